@@ -1,6 +1,6 @@
 """The agents of a cluster as the body of `GET /v1/agents`."""
 
-from typing import Any, Final
+from typing import Final
 
 from penstock.app.parts import Parts
 from penstock.membership.membership import Membership
@@ -11,7 +11,7 @@ HTTP_LABEL: Final = "penstock.http"
 it, and servers that serve none, have no such label: theirs is `peer`."""
 
 
-def list_agents(parts: Parts, membership: Membership) -> list[dict[str, Any]]:
+def list_agents(parts: Parts, membership: Membership) -> list[dict[str, object]]:
     """All agents, as `GET /v1/agents` gives them."""
     queries = parts.queries()
     wal_runs: dict[int, int] = {}
@@ -19,22 +19,24 @@ def list_agents(parts: Parts, membership: Membership) -> list[dict[str, Any]]:
         count = len(queries.wal_runs(wal.wal_key))
         wal_runs[wal.agent] = wal_runs.get(wal.agent, 0) + count
     listed = []
-    for agent in membership.status():
-        labels = dict(agent["labels"])
-        owned = sum(parts.view.shard_owner(shard) == agent["id"] for shard in range(GROUP_SHARDS))
+    for agent in parts.view.agents():
+        labels = dict(agent.labels)
+        owned = sum(
+            parts.view.shard_owner(shard) == agent.agent_id for shard in range(GROUP_SHARDS)
+        )
         listed.append(
             {
-                "id": agent["id"],
-                "status": agent["status"],
-                "kafka": agent["endpoint"],
-                "http": labels.pop(HTTP_LABEL, agent["peer"]),
-                "peer": agent["peer"],
+                "id": agent.agent_id,
+                "status": agent.status.name.lower(),
+                "kafka": agent.endpoint,
+                "http": labels.pop(HTTP_LABEL, agent.peer),
+                "peer": agent.peer,
                 "labels": labels,
                 "shards": owned,
-                "wal_runs": wal_runs.get(agent["id"], 0),
-                "version": agent["software"],
-                "epoch": agent["epoch"],
-                "silent_s": agent["silent_s"],
+                "wal_runs": wal_runs.get(agent.agent_id, 0),
+                "version": agent.software,
+                "epoch": agent.epoch,
+                "silent_s": round(membership.silent_s(agent.agent_id), 3),
             }
         )
     return listed

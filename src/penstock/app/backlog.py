@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from penstock.state.read.queries import Queries
 
@@ -56,7 +56,7 @@ class Backlog:
             )
         self.is_warned = too_much
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, object]:
         """Return what /v1/status says of it."""
         return {
             "runs": self.run_count,

@@ -1,43 +1,47 @@
 """The first screen: what runs where, and what to try. Pure."""
 
-from collections.abc import Sequence
+import msgspec
 
 from penstock.config.addresses import Address
 from penstock.version import VERSION
 
 
-def banner(
-    *,
-    command: str,
-    kafka: Address,
-    http: Address | None,
-    data: str,
-    cluster_id: str,
-    node_id: int,
-    others: Sequence[Address] = (),
-) -> str:
+class Introduction(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server says of itself to a person, or to the parent of workers, once it serves."""
+
+    pid: int
+    advertised: Address
+    """Clients connect to it."""
+    http: Address | None
+    data: str
+    cluster_id: str
+    node_id: int
+
+
+def banner(server: Introduction, *others: Introduction, command: str) -> str:
     """The text, which ends in a newline.
 
     Args:
+        others: further workers of the host.
         command: how the reader can call the console script.
-        kafka: what clients connect to.
-        others: of further workers.
     """
-    server = "" if str(kafka) == "127.0.0.1:9092" else f" --server {kafka}"
+    kafka, http = server.advertised, server.http
+    option = "" if str(kafka) == "127.0.0.1:9092" else f" --server {kafka}"
     http_line = f"http://{http}  (/v1/status, /metrics, /healthz, /readyz)" if http else "off"
+    clients = ", ".join(str(one.advertised) for one in (server, *others))
     return f"""\
 Penstock {VERSION} is ready.
 
-  Kafka clients  {", ".join(str(address) for address in (kafka, *others))}
+  Kafka clients  {clients}
   HTTP           {http_line}
-  data           {data}
-  cluster        {cluster_id}, node {node_id}
+  data           {server.data}
+  cluster        {server.cluster_id}, node {server.node_id}
 
 Try in another terminal:
 
-  {command} topic create greetings --partitions 3{server}
-  echo "hello, log" | {command} produce greetings{server}
-  {command} consume greetings --from-beginning --max-messages 1{server}
+  {command} topic create greetings --partitions 3{option}
+  echo "hello, log" | {command} produce greetings{option}
+  {command} consume greetings --from-beginning --max-messages 1{option}
   {command} --help
 
 Ctrl-C drains and stops it.

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.agent.assembly import assemble
 from penstock.agent.cluster import ClusterFoundation, ClusterJournal
@@ -81,7 +81,7 @@ class ClusterParts(Parts):
             volumes.append(Job(name="takeover of WALs", interval_s=1.0, run=found.run_once))
         return [*volumes, *self.agent.jobs()]
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, object]:
         """See `Parts`."""
         report = self._wal_report()
         counts = self.foundation.store.counts
@@ -136,7 +136,7 @@ class ClusterParts(Parts):
         self,
         destination: str,
         progress: Callable[[int, int], None] | None = None,  # noqa: ARG002 - the port's
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """See `Parts`. A cluster's bucket is its backup."""
         raise InvalidRequestError(
             "back up",

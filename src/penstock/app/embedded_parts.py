@@ -5,7 +5,6 @@ Order at the start: the lock, then the agent. The end is the reverse.
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 from penstock.agent.assembly import Agent, assemble
 from penstock.agent.host_place import HostPlace
@@ -35,7 +34,7 @@ class EmbeddedParts(Parts):
         """The order that writes the journal."""
         return self.foundation.order
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, object]:
         """See `Parts`."""
         return {
             "fsync": self.settings.fsync,
@@ -77,7 +76,7 @@ class EmbeddedParts(Parts):
 
     async def back_up(
         self, destination: str, progress: directory.Progress | None = None
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """See `Parts`."""
         with self.log.keeper.held():
             await self.foundation.log.flush()

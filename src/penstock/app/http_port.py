@@ -54,9 +54,9 @@ class HttpSources:
     """
 
     metrics: Metrics
-    status: Callable[[], dict[str, Any]]
+    status: Callable[[], dict[str, object]]
     not_ready: Callable[[], str]
-    back_up: Callable[[str, Progress | None], Awaitable[dict[str, Any]]]
+    back_up: Callable[[str, Progress | None], Awaitable[dict[str, object]]]
     secret: ClusterSecret | None = None
     agents: AgentSources | None = None
     pipeline: PipelineSources | None = None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.assembly import Agent
 from penstock.agent.foundation import Foundation
@@ -131,7 +131,7 @@ class Parts(ABC):
         return self.agent.jobs()
 
     @abstractmethod
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, object]:
         """What there is to say of its storage, for /v1/status."""
 
     @abstractmethod
@@ -145,7 +145,7 @@ class Parts(ABC):
     @abstractmethod
     async def back_up(
         self, destination: str, progress: Callable[[int, int], None] | None = None
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Copy everything acknowledged so far, while serving; what the manifest says.
 
         Args:

@@ -11,12 +11,11 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from penstock.app.banner import banner
+from penstock.app.banner import Introduction, banner
 from penstock.app.descriptors import fit_open_files
 from penstock.app.host.supervisor import ParentLink, Supervisor, on_signals, own_command
 from penstock.app.host.workers import WorkerPlace, worker_settings
 from penstock.app.server import Server
-from penstock.config.addresses import Address
 from penstock.config.settings import ServerSettings
 from penstock.observability.logs import configure_logs
 from penstock.system.clock import SystemClock, elapsed_s
@@ -76,7 +75,7 @@ async def _serve(settings: ServerSettings, *, worker: WorkerPlace | None = None)
         if link is not None:
             link.say_ready(server.introduction())
         else:
-            _print(banner(command=_command(), **_banner_values(server.introduction())))
+            _print(banner(server.introduction(), command=_command()))
         await stopping.wait()
         logger.info("draining; a second signal ends at once")
     finally:
@@ -84,22 +83,17 @@ async def _serve(settings: ServerSettings, *, worker: WorkerPlace | None = None)
     logger.info("stopped")
 
 
-def _hear(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:  # noqa: ARG001
+def _hear(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:  # noqa: ARG001
     """Count what asyncio would only log: a failed callback, a task whose error was not taken."""
-    error = context.get("exception") or str(context.get("handle", ""))
+    error = context.get("exception")
+    if not isinstance(error, BaseException):
+        error = str(context.get("handle", ""))
     heard(Cause.EVENT_LOOP, error, logger, str(context["message"]), logging.ERROR)
 
 
 async def _supervise(settings: ServerSettings) -> None:
-    def all_ready(introductions: list[dict[str, Any]]) -> None:
-        first, *others = introductions
-        _print(
-            banner(
-                command=_command(),
-                **_banner_values(first),
-                others=[Address(*about["advertised"]) for about in others],
-            )
-        )
+    def all_ready(introductions: list[Introduction]) -> None:
+        _print(banner(*introductions, command=_command()))
 
     supervisor = Supervisor(
         settings.workers,
@@ -151,17 +145,6 @@ def _tune_interpreter() -> None:
     # The commit lane comes back from a sync and wants the lock that the event loop holds: 5 ms,
     # the default, is many times what a commit takes.
     sys.setswitchinterval(0.0005)
-
-
-def _banner_values(about: dict[str, Any]) -> dict[str, Any]:
-    """What the banner needs of what a server says of itself (`Server.introduction`)."""
-    return {
-        "kafka": Address(*about["advertised"]),
-        "http": Address(*about["http"]) if about["http"] else None,
-        "data": about["data"],
-        "cluster_id": about["cluster_id"],
-        "node_id": about["node_id"],
-    }
 
 
 def _print(text: str) -> None:

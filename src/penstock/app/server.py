@@ -11,13 +11,14 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.agent.jobs import Job, Jobs
 from penstock.app import status
 from penstock.app.api.status import INTERVAL_S as PIPELINE_INTERVAL_S
 from penstock.app.api.status import PipelineStatus
 from penstock.app.backlog import INTERVAL_S, Backlog
+from penstock.app.banner import Introduction
 from penstock.app.embedded_parts import open_embedded
 from penstock.app.host.leftover_wals import has_had_workers
 from penstock.app.host.workers import JOURNAL_WRITER
@@ -200,7 +201,7 @@ class Server:
         parts.closing.close()
         self._parts = None
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, object]:
         """See `penstock.app.status`."""
         told = status.status(
             self.parts, kafka=self.kafka_address, http=self.http_address, ready_s=self._ready_s
@@ -217,7 +218,7 @@ class Server:
 
     async def back_up(
         self, destination: str, progress: directory.Progress | None = None
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Copy everything acknowledged so far, while serving.
 
         Args:
@@ -242,17 +243,17 @@ class Server:
         # A server that nobody uses reads no time, and a clock is believed by having been looked at.
         self._clock.look()
 
-    def introduction(self) -> dict[str, Any]:
-        """What a person, or the parent of workers, is told once clients are served; JSON."""
+    def introduction(self) -> Introduction:
+        """Describe this server once clients are served."""
         broker = self.parts.broker
-        return {
-            "pid": os.getpid(),
-            "advertised": list(self.advertised),
-            "http": list(self.http_address) if self.http_address else None,
-            "data": str(self.parts.layout.root),
-            "cluster_id": broker.cluster_id,
-            "node_id": broker.node_id,
-        }
+        return Introduction(
+            pid=os.getpid(),
+            advertised=self.advertised,
+            http=self.http_address,
+            data=str(self.parts.layout.root),
+            cluster_id=broker.cluster_id,
+            node_id=broker.node_id,
+        )
 
     def not_ready(self) -> str:
         """Why clients are not served as they should be, or ""."""

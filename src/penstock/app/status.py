@@ -1,7 +1,6 @@
 """What a server says about itself: the JSON of /v1/status and the gauges of /metrics."""
 
 import os
-from typing import Any
 
 from penstock.app.parts import Parts
 from penstock.config.addresses import Address
@@ -9,7 +8,9 @@ from penstock.kafka.net.lanes import Lane, Lanes
 from penstock.version import VERSION
 
 
-def status(parts: Parts, *, kafka: Address, http: Address | None, ready_s: float) -> dict[str, Any]:
+def status(
+    parts: Parts, *, kafka: Address, http: Address | None, ready_s: float
+) -> dict[str, object]:
     """A JSON object; sizes in bytes, times in seconds.
 
     Args:
@@ -93,7 +94,7 @@ def gauges(parts: Parts, *, ready_s: float) -> dict[str, float]:
     }
 
 
-def _lanes(lanes: Lanes, now_s: float) -> dict[str, Any]:
+def _lanes(lanes: Lanes, now_s: float) -> dict[str, object]:
     """Return the bytes that count before one limit, and how many tickets wait for room."""
     return {
         "bytes": lanes.used_bytes,
@@ -103,7 +104,7 @@ def _lanes(lanes: Lanes, now_s: float) -> dict[str, Any]:
     }
 
 
-def _clock(parts: Parts) -> dict[str, Any]:
+def _clock(parts: Parts) -> dict[str, object]:
     """Whether ages are measured now, and how far journal time stands ahead."""
     doubt = parts.clock.describe()
     if not doubt and parts.ages.now_ms() is None:

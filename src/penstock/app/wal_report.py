@@ -1,7 +1,6 @@
 """What a server says of its own WAL, in /v1/status and in metrics: the same in every shape."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from penstock.log.upload.uploader import Uploader
 
@@ -15,7 +14,7 @@ class WalReport:
     bytes_max: int
     """The setting `wal_bytes_max`."""
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, object]:
         """A JSON object; sizes in bytes."""
         return {
             "drained": self.uploader.pending_bytes == 0,

@@ -4,7 +4,7 @@ import enum
 import typing
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal, TypeAlias
 
 from penstock.config.about import About
 from penstock.config.settings import ServerSettings
@@ -35,6 +35,9 @@ class Kind(enum.Enum):
     DURATION_MINUTES = "duration in minutes"
 
 
+SettingValue: TypeAlias = str | int | bool | dict[str, str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingField:
     """One setting. `option` and `variable` are its names on the command line and in the
@@ -42,7 +45,7 @@ class SettingField:
 
     name: str
     kind: Kind
-    default: Any
+    default: SettingValue
     about: About
     choices: tuple[str, ...] = ()
 
@@ -83,7 +86,7 @@ class SettingField:
             case _:
                 return f'a duration such as "7d" or a number of minutes, from {least} to {most}'
 
-    def parse(self, value: object) -> Any:
+    def parse(self, value: object) -> SettingValue:
         """A value of this setting from text, or from what a TOML file holds.
 
         Raises:
@@ -128,7 +131,7 @@ class SettingField:
             case _:
                 return str(value)
 
-    def _parse_text(self, text: str) -> Any:
+    def _parse_text(self, text: str) -> SettingValue:
         match self.kind:
             case Kind.TEXT:
                 return text.strip()
@@ -166,7 +169,7 @@ def setting_fields() -> dict[str, SettingField]:
     }
 
 
-def _field(name: str, hint: Any, default: Any) -> SettingField:
+def _field(name: str, hint: object, default: SettingValue) -> SettingField:
     assert typing.get_origin(hint) is Annotated, name
     base, about = typing.get_args(hint)
     choices = typing.get_args(base) if typing.get_origin(base) is Literal else ()

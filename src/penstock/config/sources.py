@@ -10,10 +10,12 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from penstock.config.checks import check_together
-from penstock.config.fields import ENVIRONMENT_PREFIX, setting_fields
+from penstock.config.fields import ENVIRONMENT_PREFIX, SettingValue, setting_fields
 from penstock.config.settings import ServerSettings
 from penstock.model.errors import InvalidRequestError, NotFoundError
 
@@ -64,7 +66,7 @@ def load_settings(
         InvalidRequestError: a name is unknown or a value not allowed.
         NotFoundError: there is no such file.
     """
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     if file is None and environment.get(CONFIG_VARIABLE):
         file = Path(environment[CONFIG_VARIABLE])
     if file is not None:
@@ -78,12 +80,12 @@ def load_settings(
         values[_SECRET] = _read_secret(Path(secret_file))
     for name, value in command_line.items():
         values[name] = _parse(name, value, f"option {setting_fields()[name].option}")
-    settings = ServerSettings(**values)
+    settings = msgspec.convert(values, ServerSettings)
     check(settings)
     return settings
 
 
-def read_pipeline_section(file: Path) -> dict[str, Any]:
+def read_pipeline_section(file: Path) -> dict[str, object]:
     """The section [pipeline] of a TOML file, which may be a server's; empty where there is none.
 
     Raises:
@@ -98,7 +100,7 @@ def _variable(name: str) -> str:
     return setting_fields()[name].variable
 
 
-def _parse(name: str, value: object, source: str) -> Any:
+def _parse(name: str, value: object, source: str) -> SettingValue:
     field = setting_fields()[name]
     try:
         return field.parse(value)
@@ -109,7 +111,7 @@ def _parse(name: str, value: object, source: str) -> Any:
         ) from None
 
 
-def _read_toml(file: Path) -> dict[str, Any]:
+def _read_toml(file: Path) -> dict[str, object]:
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:

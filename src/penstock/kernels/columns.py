@@ -1,7 +1,5 @@
 """Arrow columns as the arrays that kernels read. Nothing is copied but masks of nulls."""
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 from numpy import int32, int64, uint8
@@ -12,7 +10,7 @@ from penstock.kernels.build import Bytes
 _EMPTY_DATA = np.zeros(1, dtype=uint8)
 
 
-def bytes_column(array: Any, count: int) -> Bytes:
+def bytes_column(array: pa.Array, count: int) -> Bytes:
     """A binary or string column; None: `count` nulls.
 
     Args:
@@ -35,7 +33,7 @@ def bytes_column(array: Any, count: int) -> Bytes:
     return body, ends, valid_rows(array)
 
 
-def valid_rows(array: Any) -> Uint8s:
+def valid_rows(array: pa.Array) -> Uint8s:
     """Per row 1 where it isn't null."""
     if not array.null_count:
         return np.ones(len(array), dtype=uint8)
@@ -43,7 +41,7 @@ def valid_rows(array: Any) -> Uint8s:
     return valid
 
 
-def header_columns(array: Any, count: int) -> tuple[Int32s, Bytes, Bytes]:
+def header_columns(array: pa.Array, count: int) -> tuple[Int32s, Bytes, Bytes]:
     """A column list<struct<string, binary>>: per row where its headers end, names and values.
 
     A null list is one without headers.
@@ -65,7 +63,7 @@ def header_columns(array: Any, count: int) -> tuple[Int32s, Bytes, Bytes]:
     return ends, bytes_column(names, len(items)), bytes_column(values, len(items))
 
 
-def int64_column(array: Any) -> Int64s:
+def int64_column(array: pa.Array) -> Int64s:
     """A column of 64-bit integers without nulls."""
     if isinstance(array, np.ndarray):
         return np.ascontiguousarray(array, dtype=int64)

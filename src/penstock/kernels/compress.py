@@ -4,7 +4,7 @@ Kafka's defaults of levels; LZ4 has none in its fast mode (`penstock.records.lz4
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import cramjam
 from typing_extensions import Buffer
@@ -14,7 +14,7 @@ from penstock.records.lz4 import compress_lz4
 ZSTD_LEVEL: Final = 3
 GZIP_LEVEL: Final = 6
 
-COMPRESSORS: Final[dict[int, Callable[[Buffer], Any]]] = {
+COMPRESSORS: Final[dict[int, Callable[[Buffer], Buffer]]] = {
     1: lambda block: cramjam.gzip.compress(block, GZIP_LEVEL),
     2: cramjam.snappy.compress_raw,
     3: compress_lz4,

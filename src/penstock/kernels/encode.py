@@ -5,9 +5,10 @@ The slow twin is `penstock.records.encode.encode_batch`.
 
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+import pyarrow as pa
 from crc32c import crc32c
 from numpy import int64, uint8
 
@@ -59,7 +60,9 @@ class Rows:
     sizes: Int64s
 
     @classmethod
-    def of(cls, keys: Any, values: Any, timestamps: Any, headers: Any = None) -> "Rows":
+    def of(
+        cls, keys: pa.Array, values: pa.Array, timestamps: pa.Array, headers: pa.Array | None = None
+    ) -> "Rows":
         """
         Args:
             keys, values: Arrow columns of binary or string; None: nulls.
@@ -81,10 +84,10 @@ class Rows:
 
 
 def encode(
-    keys: Any,
-    values: Any,
-    timestamps: Any,
-    headers: Any = None,
+    keys: pa.Array,
+    values: pa.Array,
+    timestamps: pa.Array,
+    headers: pa.Array | None = None,
     *,
     codec: str = "none",
     rows: Int64s | None = None,

@@ -65,7 +65,7 @@ class _SharedCache(FunctionCache):
     own from then on. So one does it after the other.
     """
 
-    def __init__(self, function: Callable[..., Any], folder: Path) -> None:
+    def __init__(self, function: Callable[..., object], folder: Path) -> None:
         super().__init__(function)  # type: ignore[no-untyped-call]
         self._folder = folder
 

@@ -5,7 +5,7 @@ at each call that it is handed to, also where the call is compiled in, and two a
 more than a varint. The kernel that Python calls has the array, and its caller keeps it alive.
 """
 
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from llvmlite import ir
 from numba import types
@@ -15,13 +15,15 @@ from numba.extending import intrinsic
 from penstock.kernels.jit import kernel
 
 _INT: Final = types.int64
+Llvm: TypeAlias = Any
+"""What numba and llvmlite, which bring no types, hand to intrinsics: values and what makes them."""
 _LLVM_ALIGN: Final = 1  # nothing in a batch lies on a multiple of its size
 
 
-def _generate_load(_context: Any, address: Any, position: Any) -> Any:
+def _generate_load(_context: Llvm, address: Llvm, position: Llvm) -> Llvm:
     """One byte."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Llvm, builder: Llvm, signature: Llvm, arguments: Llvm) -> Llvm:
         del context, signature
         pointer = _pointer(builder, arguments[0], arguments[1], 8)
         return builder.zext(builder.load(pointer), cgutils.intp_t)
@@ -30,10 +32,10 @@ def _generate_load(_context: Any, address: Any, position: Any) -> Any:
     return types.int64(_INT, _INT), generate
 
 
-def _generate_load_word(_context: Any, address: Any, position: Any) -> Any:
+def _generate_load_word(_context: Llvm, address: Llvm, position: Llvm) -> Llvm:
     """Eight bytes, the first the lowest."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Llvm, builder: Llvm, signature: Llvm, arguments: Llvm) -> Llvm:
         del context, signature
         found = builder.load(_pointer(builder, arguments[0], arguments[1], 64))
         found.align = _LLVM_ALIGN
@@ -43,10 +45,10 @@ def _generate_load_word(_context: Any, address: Any, position: Any) -> Any:
     return types.uint64(_INT, _INT), generate
 
 
-def _generate_store(_context: Any, address: Any, position: Any, value: Any) -> Any:
+def _generate_store(_context: Llvm, address: Llvm, position: Llvm, value: Llvm) -> Llvm:
     """The low byte of an integer."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Llvm, builder: Llvm, signature: Llvm, arguments: Llvm) -> Llvm:
         pointer = _pointer(builder, arguments[0], arguments[1], 8)
         low = builder.trunc(arguments[2], pointer.type.pointee)
         builder.store(low, pointer)
@@ -58,12 +60,12 @@ def _generate_store(_context: Any, address: Any, position: Any, value: Any) -> A
 
 
 def _generate_copy(
-    _context: Any, target: Any, target_at: Any, source: Any, source_at: Any, count: Any
-) -> Any:
+    _context: Llvm, target: Llvm, target_at: Llvm, source: Llvm, source_at: Llvm, count: Llvm
+) -> Llvm:
     """C's memcpy between two places that don't overlap."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        copy: Any = cgutils.raw_memcpy
+    def generate(context: Llvm, builder: Llvm, signature: Llvm, arguments: Llvm) -> Llvm:
+        copy: Llvm = cgutils.raw_memcpy
         copy(
             builder,
             _pointer(builder, arguments[0], arguments[1], 8),
@@ -78,18 +80,18 @@ def _generate_copy(
     return types.void(_INT, _INT, _INT, _INT, _INT), generate
 
 
-def _pointer(builder: Any, address: Any, position: Any, bits: int) -> Any:
+def _pointer(builder: Llvm, address: Llvm, position: Llvm, bits: int) -> Llvm:
     place = builder.add(address, position)
     return builder.inttoptr(place, ir.IntType(bits).as_pointer())
 
 
-load: Any = intrinsic(_generate_load)
+load: Llvm = intrinsic(_generate_load)
 """load(address, position): the byte there, as a number."""
-load_word: Any = intrinsic(_generate_load_word)
+load_word: Llvm = intrinsic(_generate_load_word)
 """load_word(address, position): eight bytes as uint64, the first the lowest."""
-store: Any = intrinsic(_generate_store)
+store: Llvm = intrinsic(_generate_store)
 """store(address, position, value): the value's low byte."""
-_memory_copy: Any = intrinsic(_generate_copy)
+_memory_copy: Llvm = intrinsic(_generate_copy)
 
 
 @kernel

@@ -3,9 +3,8 @@
 The slow twin is `penstock.records.murmur.partition_of_key`.
 """
 
-from typing import Any
-
 import numpy as np
+import pyarrow as pa
 from numpy import int64
 
 from penstock.kernels.arrays import Int64s, wide
@@ -15,7 +14,7 @@ from penstock.kernels.jit import kernel
 from penstock.kernels.memory import load
 
 
-def partition_of_keys(keys: Any, partition_count: int) -> Int64s:
+def partition_of_keys(keys: pa.Array, partition_count: int) -> Int64s:
     """Per key its partition; -1 for a null.
 
     Args:

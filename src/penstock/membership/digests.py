@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from penstock.model.errors import CorruptDataError, PenstockError, RetryableError
 from penstock.order.digest_pins import DigestPins
@@ -156,7 +156,7 @@ class DigestKeeper:
         """Ask for a round soon: something says that a state is wrong."""
         self._wants_round = True
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, object]:
         """Return what /v1/status says of the comparisons."""
         return {
             "position": self._view.digests.position,

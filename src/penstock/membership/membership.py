@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.membership.silence import SilenceDetector, Standing
 from penstock.model.errors import ConflictError, FencedError, PenstockError
@@ -206,25 +206,6 @@ class Membership:
         if agent == self._me:
             return 0.0
         return self._silence.silent_s(agent, self._clock.monotonic_s())
-
-    def status(self) -> list[dict[str, Any]]:
-        """All agents that are known, as this agent sees them, by id."""
-        view = self._view
-        return [
-            {
-                "id": agent.agent_id,
-                "epoch": agent.epoch,
-                "status": agent.status.name.lower(),
-                "endpoint": agent.endpoint,
-                "peer": agent.peer,
-                "labels": dict(agent.labels),
-                "software": agent.software,
-                "level_max": agent.level_max,
-                "position": view.last_position(agent.agent_id),
-                "silent_s": round(self.silent_s(agent.agent_id), 3),
-            }
-            for agent in view.agents()
-        ]
 
     async def _ask(self, operation: str, agent: int, command: AnyCommand) -> None:
         (answer,) = await self._order.commit([command])

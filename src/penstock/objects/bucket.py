@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import obstore
 from obstore.exceptions import BaseError
-from obstore.store import MemoryStore
+from obstore.store import HTTPStore, LocalStore, MemoryStore, ObjectStore
 from typing_extensions import Buffer
 
 from penstock.model.errors import CorruptDataError
@@ -29,7 +29,7 @@ _FAILURES = (BaseError, OSError)
 class BucketStore:
     """Implements `penstock.ports.objects.ObjectStore` over an obstore store."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
@@ -83,11 +83,11 @@ class BucketStore:
         return Versioned(data, _version_of(answer.meta))
 
     async def sign(self, method: SignedMethod, keys: Sequence[str], seconds: int) -> Sequence[str]:
-        """See `penstock.ports.objects.SigningStore`. Memory can't; no request is made, except for
+        """See `penstock.ports.objects.SigningStore`. Only buckets can; no request is made but for
         credentials that an instance is given."""
         for key in keys:
             check_key(key)
-        if not keys or isinstance(self._store, MemoryStore):
+        if not keys or isinstance(self._store, HTTPStore | LocalStore | MemoryStore):
             return [""] * len(keys)
         try:
             signed: Sequence[str] = await obstore.sign_async(

@@ -18,7 +18,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from penstock.model.errors import InvalidRequestError
@@ -31,6 +31,9 @@ from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
 from penstock.system.files import PosixDevice
+
+if TYPE_CHECKING:
+    import obstore.store
 
 _ENDPOINT_VARIABLES: Final = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
@@ -97,7 +100,7 @@ def open_store(
     return BucketStore(open_bucket(location, options=options))
 
 
-def open_bucket(location: str, *, options: StoreOptions = _DEFAULTS) -> Any:
+def open_bucket(location: str, *, options: StoreOptions = _DEFAULTS) -> "obstore.store.ObjectStore":
     """Open obstore's store for a URL other than a local directory's; nothing is tried twice.
 
     Raises:
@@ -167,7 +170,7 @@ def store_config(scheme: str, options: StoreOptions, *, shown: str) -> dict[str,
         (os.environ[name] for name in _ENDPOINT_VARIABLES.get(scheme, ()) if os.environ.get(name)),
         "",
     )
-    client: dict[str, Any] = {
+    client: dict[str, object] = {
         "connect_timeout": timedelta(seconds=options.connect_timeout_s),
         # After `Timed`'s deadline, which knows how large the payload is: for abandoned requests.
         "timeout": timedelta(seconds=options.request_timeout_s + _LARGEST_REQUEST_S),

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 from penstock.log.layout import DataLayout
@@ -82,7 +82,7 @@ async def restore_cluster(
     random: Random,
     transfer: Transfer | None = None,
     copies: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Make a cluster, or an embedded server's data directory, of a cluster's bucket.
 
     Args:

@@ -9,7 +9,6 @@ from concurrent.futures import Executor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -119,7 +118,7 @@ async def back_up(
     random: Random,
     progress: Progress | None = None,
     is_served: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Copy a data directory to another store. See `penstock.recovery.backup`.
 
     Args:
@@ -154,7 +153,7 @@ async def restore(
     clock: Clock,
     random: Random,
     progress: Progress | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Make a data directory of a backup. See `penstock.recovery.restore`.
 
     Args:
@@ -195,8 +194,8 @@ def check_empty(layout: DataLayout, *, beside: Collection[str] = ()) -> None:
             )
 
 
-def _for_people(manifest: Manifest) -> dict[str, Any]:
+def _for_people(manifest: Manifest) -> dict[str, object]:
     """The manifest without the list of its objects."""
-    value: dict[str, Any] = msgspec.to_builtins(manifest)
+    value: dict[str, object] = msgspec.to_builtins(manifest)
     del value["contents"]
     return value

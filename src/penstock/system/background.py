@@ -137,7 +137,7 @@ class Background:
             if record is not None:
                 record.is_failing = False
 
-    def status(self) -> Mapping[str, Any]:
+    def status(self) -> Mapping[str, object]:
         """Return what has failed since the start, by name, for /v1/status."""
         return {
             name: {

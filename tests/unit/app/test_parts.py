@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from penstock.app.banner import banner
+from penstock.app.banner import Introduction, banner
 from penstock.app.instruments import KafkaInstruments
 from penstock.app.limits import group_settings, kafka_settings, log_limits
 from penstock.config.about import MIB
@@ -17,14 +17,15 @@ from penstock.observability.metrics import Metrics
 
 @pytest.mark.parametrize(("port", "shown"), [(9092, False), (19092, True)])
 def test_the_banner_shows_commands_that_reach_this_server(port: int, shown: bool) -> None:
-    text = banner(
-        command="penstock",
-        kafka=Address("127.0.0.1", port),
+    server = Introduction(
+        pid=1,
+        advertised=Address("127.0.0.1", port),
         http=None,
         data="/d",
         cluster_id="c",
         node_id=1,
     )
+    text = banner(server, command="penstock")
     assert ("--server 127.0.0.1:19092" in text) == shown
     assert "penstock topic create greetings" in text
     assert all(len(line) < 100 for line in text.splitlines())

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -12,6 +12,7 @@ from penstock.log.retention.keeper import Keeper
 from penstock.model.malformed import MALFORMED
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
+from penstock.state.rows import PipelineJob, TableRow
 
 INTERVAL_S: Final = 10.0
 SHOWN_MAX: Final = 100
@@ -25,7 +26,7 @@ class PipelineStatus:
     pool: Executor
     view: StateView
     keeper: Keeper
-    _told: dict[str, Any] = field(default_factory=lambda: {"jobs": {}, "tables": {}})
+    _told: dict[str, object] = field(default_factory=lambda: {"jobs": {}, "tables": {}})
 
     async def run_once(self) -> None:
         """Ask the state what there is to tell."""
@@ -52,7 +53,7 @@ class PipelineStatus:
             },
         }
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, object]:
         """For /v1/status. `time_ms`: of the table's last commit; `retention`: how many partitions
         keep records for tables that haven't followed them, and the last offsets [start, end) that
         this agent took all the same, since the topic's bound had passed."""
@@ -66,7 +67,7 @@ class PipelineStatus:
             }
         }
 
-    def _ask(self) -> tuple[list[Any], list[Any]]:
+    def _ask(self) -> tuple[list[PipelineJob], list[TableRow]]:
         queries = self.queries()
         return queries.pipeline_jobs(), queries.table_rows()
 
@@ -75,13 +76,13 @@ class PipelineStatus:
         return topic_id.hex() if topic is None else topic.name
 
 
-def _state(text: str) -> dict[str, Any]:
+def _state(text: str) -> dict[str, object]:
     """What the table's job says of itself: status, error, and how many ranges were lost."""
     try:
-        state = msgspec.json.decode(text, type=dict[str, Any]) if text else {}
+        state = msgspec.json.decode(text, type=dict[str, object]) if text else {}
     except MALFORMED:
         state = {"status": text}
     found = {name: state[name] for name in ("status", "error", "bad_records") if state.get(name)}
     if lost := state.get("lost"):
-        found["lost_ranges"] = len(lost)
+        found["lost_ranges"] = len(lost) if isinstance(lost, list) else 1
     return found

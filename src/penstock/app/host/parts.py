@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.agent.assembly import assemble
 from penstock.agent.company import Company
@@ -62,7 +62,7 @@ class WriterParts(EmbeddedParts):
         name = "WALs of workers that are no more"
         return [*self.agent.jobs(), Job(name=name, interval_s=1.0, run=run)]
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, object]:
         """See `Parts`."""
         return {
             **EmbeddedParts.status(self),
@@ -97,7 +97,7 @@ class WorkerParts(Parts):
         """The order, at this worker's end."""
         return self.foundation.order
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, object]:
         """See `Parts`."""
         report = self._wal_report()
         return {
@@ -132,7 +132,7 @@ class WorkerParts(Parts):
         self,
         destination: str,
         progress: Callable[[int, int], None] | None = None,  # noqa: ARG002 - the port's
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """See `Parts`."""
         raise InvalidRequestError(
             "back up", destination, f"this is worker {self.index}", "ask worker 0"

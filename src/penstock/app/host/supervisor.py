@@ -6,7 +6,6 @@ drain by themselves.
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import signal
@@ -14,8 +13,10 @@ import socket
 import sys
 from asyncio.subprocess import Process
 from collections.abc import Callable, Sequence
-from typing import Any
 
+import msgspec
+
+from penstock.app.banner import Introduction
 from penstock.app.host.workers import JOURNAL_WRITER, RestartDelays, WorkerPlace
 from penstock.model.errors import ConflictError
 from penstock.ports.clock import Clock
@@ -35,7 +36,7 @@ class Worker:
         self.delays = RestartDelays()
         self.process: Process | None = None
         self.started_s = 0.0
-        self.ready: dict[str, Any] | None = None
+        self.ready: Introduction | None = None
         self._link: socket.socket | None = None
 
     async def start(self, command: Sequence[str], *, now_s: float) -> None:
@@ -60,7 +61,7 @@ class Worker:
         self.started_s = now_s
         self.ready = None
 
-    async def wait_ready(self) -> dict[str, Any] | None:
+    async def wait_ready(self) -> Introduction | None:
         """What the worker says of itself once it serves; None: it ended before."""
         assert self._link is not None
         loop = asyncio.get_running_loop()
@@ -72,7 +73,7 @@ class Worker:
                 if chunk:
                     continue
             return None
-        self.ready = json.loads(data)
+        self.ready = msgspec.json.decode(data, type=Introduction)
         return self.ready
 
     def terminate(self) -> None:
@@ -104,7 +105,7 @@ class Supervisor:
         command: Sequence[str],
         clock: Clock,
         drain_timeout_s: float,
-        on_ready: Callable[[list[dict[str, Any]]], None],
+        on_ready: Callable[[list[Introduction]], None],
     ) -> None:
         """
         Args:
@@ -228,9 +229,9 @@ class ParentLink:
         loop = asyncio.get_running_loop()
         loop.add_reader(self._socket, readable)
 
-    def say_ready(self, about: dict[str, Any]) -> None:
+    def say_ready(self, about: Introduction) -> None:
         """Tell the parent that clients are served."""
-        self._socket.send(json.dumps(about).encode() + b"\n")
+        self._socket.send(msgspec.json.encode(about) + b"\n")
 
 
 def own_command() -> list[str]:

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -21,7 +20,7 @@ logger = logging.getLogger(__name__)
 class AgentSources:
     """What the answers are made of; each raises PenstockError."""
 
-    agents: Callable[[], list[dict[str, Any]]]
+    agents: Callable[[], list[dict[str, object]]]
     drain: Callable[[int, bool], Awaitable[None]]
     remove: Callable[[int], Awaitable[None]]
     take_over: Callable[[str], Awaitable[int]] | None = None
@@ -111,7 +110,7 @@ def _agent_id(request: Request) -> int:
 
 
 def json_response(
-    value: dict[str, Any], status_code: int = 200, headers: Mapping[str, str] | None = None
+    value: dict[str, object], status_code: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
     """An answer of JSON."""
     return Response(msgspec.json.encode(value), status_code, headers, "application/json")

@@ -5,7 +5,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -18,7 +18,7 @@ _LINE_S: Final = 0.5
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
 
-Work = Callable[[Progress], Awaitable[dict[str, Any]]]
+Work = Callable[[Progress], Awaitable[dict[str, object]]]
 
 
 async def progress_lines(work: Work, *, result: str) -> AsyncIterator[bytes]:
@@ -35,7 +35,7 @@ async def progress_lines(work: Work, *, result: str) -> AsyncIterator[bytes]:
         nonlocal far
         far = (done, total)
 
-    async def run() -> dict[str, Any]:
+    async def run() -> dict[str, object]:
         return await work(note)
 
     task = asyncio.get_running_loop().create_task(run(), name=f"work for a {result}")
@@ -51,5 +51,5 @@ async def progress_lines(work: Work, *, result: str) -> AsyncIterator[bytes]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def _line(value: dict[str, Any]) -> bytes:
+def _line(value: dict[str, object]) -> bytes:
     return msgspec.json.encode(value) + b"\n"

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Annotated, Final, Literal, Protocol
 
 import msgspec
 from starlette.requests import Request
@@ -26,7 +26,7 @@ class Scan(Protocol):
 
     def __call__(
         self, *, bytes_per_s: int, reads_objects: bool, progress: Progress
-    ) -> Awaitable[dict[str, Any]]:
+    ) -> Awaitable[dict[str, object]]:
         """See there."""
         ...
 
@@ -215,7 +215,7 @@ def _history_routes(sources: RepairSources) -> Sequence[BaseRoute]:
     return [Route("/v1/repair/histories", answered(histories), methods=["POST"])]
 
 
-def _described(report: HistoryReport) -> dict[str, Any]:
+def _described(report: HistoryReport) -> dict[str, object]:
     history = report.history
     return {
         "history": history.history,

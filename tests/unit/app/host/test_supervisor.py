@@ -9,12 +9,14 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import pytest
 
+from penstock.app.banner import Introduction
 from penstock.app.host.supervisor import ParentLink, Supervisor
 from penstock.app.host.workers import RestartDelays, WorkerPlace, worker_settings
+from penstock.config.addresses import Address
 from penstock.config.settings import ServerSettings
 from penstock.model.errors import ConflictError, InvalidRequestError
 from penstock.system.clock import SystemClock
@@ -36,7 +38,8 @@ if fate == f"fails{index}":
     sys.exit(3)
 if fate == f"hangs{index}":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-os.write(descriptor, b'{"pid": %d}\\n' % os.getpid())
+rest = b'"advertised":["h",1],"http":null,"data":"/d","cluster_id":"c","node_id":1'
+os.write(descriptor, b'{"pid": %d,%s}\\n' % (os.getpid(), rest))
 while os.read(descriptor, 1):
     pass
 say("orphaned")
@@ -47,7 +50,7 @@ class Parent:
     def __init__(self, folder: Path, fate: str = "", *, drain_timeout_s: float = 30.0) -> None:
         self.log = folder / "log"
         self.log.touch()
-        self.ready: list[dict[str, Any]] = []
+        self.ready: list[Introduction] = []
         self.supervisor = Supervisor(
             3,
             command=[sys.executable, "-c", WORKER, str(self.log), fate or "-"],
@@ -81,7 +84,7 @@ def test_workers_start_in_order_and_the_first_drains_last(tmp_path: Path) -> Non
     async def test(parent: Parent) -> None:
         await parent.supervisor.start()
         assert parent.lines() == ["started 0", "started 1", "started 2"]
-        assert len({about["pid"] for about in parent.ready}) == 3
+        assert len({about.pid for about in parent.ready}) == 3
         await parent.supervisor.stop()
         ends = parent.lines()[3:]
         assert sorted(ends[:2]) == ["drained 1", "drained 2"]
@@ -93,9 +96,9 @@ def test_workers_start_in_order_and_the_first_drains_last(tmp_path: Path) -> Non
 def test_a_worker_that_ends_is_started_again(tmp_path: Path) -> None:
     async def test(parent: Parent) -> None:
         await parent.supervisor.start()
-        os.kill(parent.ready[0]["pid"], signal.SIGKILL)
+        os.kill(parent.ready[0].pid, signal.SIGKILL)
         await parent.until(lambda: parent.lines().count("started 0") == 2)
-        os.kill(parent.ready[2]["pid"], signal.SIGKILL)
+        os.kill(parent.ready[2].pid, signal.SIGKILL)
         await parent.until(lambda: parent.lines().count("started 2") == 2)
         assert parent.lines().count("started 1") == 1
 
@@ -131,8 +134,18 @@ async def test_a_worker_sees_that_its_parent_is_gone() -> None:
     link = ParentLink(theirs.detach())
     gone = asyncio.Event()
     link.watch(gone.set)
-    link.say_ready({"pid": 1})
-    assert ours.recv(100) == b'{"pid": 1}\n'
+    about = Introduction(
+        pid=1,
+        advertised=Address("127.0.0.1", 9092),
+        http=None,
+        data="/d",
+        cluster_id="c",
+        node_id=1,
+    )
+    link.say_ready(about)
+    told = ours.recv(200)
+    assert told.endswith(b"\n")
+    assert msgspec.json.decode(told, type=Introduction) == about
     assert not link.is_parent_gone
     ours.close()
     await asyncio.wait_for(gone.wait(), 60)
