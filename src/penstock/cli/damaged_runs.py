@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypeAlias
 
-from penstock.cli.client.http import base_url, call, call_with_progress
+from penstock.cli.client.http import JsonObject, base_url, call, call_with_progress
 from penstock.model.errors import PenstockError
 
 _PATH: Final = "/v1/repair/damage"
@@ -19,7 +19,7 @@ _WEIGHT: Final = {"damaged": 1, "right": 0, "unknown": -1}
 """Of several servers' answers about one run the one that counts: "unknown" mostly is the answer
 of a server that can't read the run's place, and a copy is what is looked for."""
 
-Run = dict[str, Any]
+Run: TypeAlias = JsonObject
 """A run as POST /v1/repair/damage describes it, and `server`: whose answer it is."""
 
 
@@ -82,7 +82,7 @@ class DamagedRuns:
                     _merge(found, seen)
         return sorted(found.values(), key=lambda run: (run["partition_key"], run["start"]))
 
-    def act(self, action: str, runs: Sequence[Run], **others: Any) -> list[Run]:
+    def act(self, action: str, runs: Sequence[Run], **others: object) -> list[Run]:
         """Let the servers do something about runs, each about those that it has judged."""
         results: list[Run] = []
         for server in self.servers:
@@ -92,7 +92,7 @@ class DamagedRuns:
                 results += self._ask(server, action, part, **others)
         return results
 
-    def scan(self, bytes_per_s: int, progress: Callable[[int, int], None]) -> dict[str, Any]:
+    def scan(self, bytes_per_s: int, progress: Callable[[int, int], None]) -> JsonObject:
         """Let the servers read all that is stored: the first of them the objects, each its WALs.
 
         Returns:
@@ -127,9 +127,9 @@ class DamagedRuns:
             list(threads.map(read, enumerate(self.servers)))
         return total
 
-    def lost(self) -> list[dict[str, Any]]:
+    def lost(self) -> list[JsonObject]:
         """Offsets whose loss was accepted, as all servers know them by the journal."""
-        ranges: list[dict[str, Any]] = []
+        ranges: list[JsonObject] = []
         while True:
             after = [ranges[-1]["partition_key"], ranges[-1]["start"]] if ranges else [-1, -1]
             page = call(
@@ -146,7 +146,7 @@ class DamagedRuns:
 
     def rebuild(
         self, server: str, key: int, start: int, end: int, batches: bytes, *, accept_loss: bool
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Fill what is lost of offsets by batches.
 
         Args:
@@ -193,7 +193,7 @@ class DamagedRuns:
             self.absent.append(Absent(server.name, reason))
 
     def _ask(
-        self, server: Server, action: str, runs: Sequence[Run] | None, **others: Any
+        self, server: Server, action: str, runs: Sequence[Run] | None, **others: object
     ) -> list[Run]:
         places = None if runs is None else [[run["partition_key"], run["start"]] for run in runs]
         try:

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
+from penstock.cli.client.http import JsonObject
 from penstock.cli.damaged_runs import DamagedRuns, Run
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def fill(
     *,
     accept_loss: bool,
     on_done: Callable[[int, int], None],
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[JsonObject]:
     """Fill what is lost, piece by piece; what came of each.
 
     Raises:
@@ -109,7 +110,7 @@ def fill(
 
 
 def _lost(
-    row: dict[str, Any], server: str, ranges: list[tuple[int, int]], *, is_accepted: bool
+    row: JsonObject, server: str, ranges: list[tuple[int, int]], *, is_accepted: bool
 ) -> Lost:
     return Lost(
         partition=row["partition"],

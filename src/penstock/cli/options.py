@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -14,7 +14,7 @@ DEFAULT_SERVER = "127.0.0.1:9092"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_MS_MAX: Final = (1 << 63) - 1
 
-Command = Callable[..., Any]
+Command = Callable[..., object]
 
 
 def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:

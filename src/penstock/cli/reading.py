@@ -11,7 +11,7 @@ import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -24,6 +24,7 @@ from penstock.model.errors import InvalidRequestError, RetryableError
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
+    from confluent_kafka import TopicPartition as Place
 
     from penstock.cli.client.cluster import Client
     from penstock.cli.client.patience import Patience
@@ -199,21 +200,21 @@ class Reader:
     def _mine(self) -> set[TopicPartition]:
         return {TopicPartition(row.topic, row.partition) for row in self._consumer.assignment()}
 
-    def _to_commit(self) -> list[Any]:
+    def _to_commit(self) -> list[Place]:
         mine = self._mine()
         return [self._place(*row) for row in self._printed.items() if row[0] in mine]
 
-    def _commit(self, rows: list[Any]) -> None:
+    def _commit(self, rows: list[Place]) -> None:
         try:
             self._consumer.commit(offsets=rows, asynchronous=False)
         except self._kafka.KafkaException as error:
             if error.args[0].name() not in _GONE_ON:
                 raise
 
-    def _join(self, _consumer: Consumer, _partitions: list[Any]) -> None:
+    def _join(self, _consumer: Consumer, _partitions: list[Place]) -> None:
         self._is_joining = False
 
-    def _give_up(self, _consumer: Consumer, _partitions: list[Any]) -> None:
+    def _give_up(self, _consumer: Consumer, _partitions: list[Place]) -> None:
         """Called by librdkafka in a call of this reader, before the group gives these to others."""
         if rows := self._to_commit():
             with contextlib.suppress(self._kafka.KafkaException):
@@ -221,7 +222,7 @@ class Reader:
                 self._commit(rows)
         self._lose(_consumer, _partitions)
 
-    def _lose(self, _consumer: Consumer, _partitions: list[Any]) -> None:
+    def _lose(self, _consumer: Consumer, _partitions: list[Place]) -> None:
         # Not committed by now means never: it may be another member's already.
         self._printed.clear()
         self._begun.clear()
@@ -284,8 +285,9 @@ class Reader:
                 ends.pop(place, None)  # type: ignore[call-overload]
         return kept
 
-    def _place(self, partition: TopicPartition, offset: int) -> Any:
-        return self._kafka.TopicPartition(*partition, offset)
+    def _place(self, partition: TopicPartition, offset: int) -> Place:
+        place: Place = self._kafka.TopicPartition(*partition, offset)
+        return place
 
 
 def _partition_of(message: Message) -> TopicPartition:

@@ -55,8 +55,8 @@ class _PlainLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: list[tuple[str, str | None]] | None = None
     timestamp: int | None = None
     partition: int | None = None
-    topic: Any = None
-    offset: Any = None
+    topic: object = None
+    offset: object = None
 
 
 _PLAIN: Final = msgspec.json.Decoder(_PlainLine)
@@ -165,7 +165,7 @@ def json_lines(messages: Sequence[Message]) -> bytes:
     return "".join(lines).encode()
 
 
-def _check_fields(value: dict[str, Any]) -> None:
+def _check_fields(value: dict[str, object]) -> None:
     for name in value:
         if name not in FIELDS:
             # Shortened, since a line may be of any length, and an error is one line of a screen.
@@ -193,13 +193,13 @@ def _is_timestamp(value: int) -> bool:
     return value != 0 and TIMESTAMP_MIN <= value <= TIMESTAMP_MAX
 
 
-def _to_name(value: Any) -> str:
+def _to_name(value: object) -> str:
     name = str(value)
     name.encode()  # half a surrogate pair has no UTF-8
     return name
 
 
-def _to_bytes(value: Any) -> bytes | None:
+def _to_bytes(value: object) -> bytes | None:
     if value is None:
         return None
     if isinstance(value, str):

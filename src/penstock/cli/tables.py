@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
@@ -26,7 +25,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None
         click.echo("  ".join(padded).rstrip())
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Print one JSON document."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 

@@ -66,7 +66,7 @@ class Admin:
         RefusedError: the server refuses it.
     """
 
-    def __init__(self, settings: Mapping[str, Any], timeout_s: float, log: Log) -> None:
+    def __init__(self, settings: Mapping[str, object], timeout_s: float, log: Log) -> None:
         self._kafka = confluent_kafka()
         self._client = self._kafka.admin.AdminClient(dict(settings))
         self._timeout_s = timeout_s

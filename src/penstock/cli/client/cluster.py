@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 from penstock.cli.client.admin import Admin
 from penstock.cli.client.connection import Connection
@@ -90,7 +90,7 @@ class Client:
         for address in {self._nodes[leader] for leader in leaders & self._nodes.keys()}:
             Connection(address, timeout_s=self.timeout_s).close()
 
-    def settings(self, log: Log) -> dict[str, Any]:
+    def settings(self, log: Log) -> dict[str, object]:
         """Return the settings of a librdkafka client; no connection is made."""
         return settings(self._bootstrap, self.timeout_s, log)
 

@@ -4,9 +4,9 @@ import http.client
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import click
 
@@ -18,8 +18,11 @@ IS_RUNNING: Final = "is a server running there?"
 LINES_SILENT_S: Final = 60.0
 """For how long a server may be silent that sends a line twice a second."""
 
+JsonObject: TypeAlias = dict[str, Any]
+"""An object of a server's answer, as JSON gives it."""
 
-def http_option(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+
+def http_option(help_text: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
     """--http, the port that a command calls; also named --url."""
     return click.option(
         "--http",
@@ -49,12 +52,12 @@ def open_call(
     path: str,
     *,
     method: str = "GET",
-    body: dict[str, Any] | None = None,
+    body: Mapping[str, object] | None = None,
     data: bytes | None = None,
     headers: dict[str, str] | None = None,
     timeout_s: float,
     hint: str = IS_RUNNING,
-) -> Iterator[Any]:
+) -> Iterator[http.client.HTTPResponse]:
     """Make a call and give the response, to be read inside the block. `body` is sent as JSON,
     `data` as it is.
 
@@ -112,10 +115,10 @@ def call(
     path: str,
     *,
     method: str = "GET",
-    body: dict[str, Any] | None = None,
+    body: Mapping[str, object] | None = None,
     data: bytes | None = None,
     timeout_s: float,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Make a call whose answer is a JSON object.
 
     Raises:
@@ -139,11 +142,11 @@ def call_with_progress(
     url: str,
     path: str,
     *,
-    body: dict[str, Any],
+    body: Mapping[str, object],
     result: str,
     watch: Callable[[int, int], None],
     hint: str = IS_RUNNING,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Make a call whose answer is lines of JSON: how far the work is, then what came of it.
 
     Args:
@@ -166,12 +169,12 @@ def call_with_progress(
     ) as lines:
         for line in lines:
             try:
-                value: dict[str, Any] = json.loads(line)
+                value: JsonObject = json.loads(line)
             except ValueError as error:
                 detail = f"the answer was cut off in a line of {len(line)} bytes"
                 raise RetryableError(operation, url, detail) from error
             if result in value:
-                found: dict[str, Any] = value[result]
+                found: JsonObject = value[result]
                 return found
             if "error" in value:
                 raise InvalidRequestError(operation, url, value["error"])

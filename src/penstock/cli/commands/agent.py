@@ -1,11 +1,11 @@
 """`penstock agent`: the agents of a cluster."""
 
 import time
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from penstock.cli.client.http import call, http_option
+from penstock.cli.client.http import JsonObject, call, http_option
 from penstock.cli.options import json_option, timeout_option
 from penstock.cli.progress import Progress
 from penstock.cli.tables import print_json, print_table
@@ -133,28 +133,24 @@ def takeover(directory: str, url: str, timeout_s: float) -> None:
     click.echo(f"{answer['bytes']:,} bytes of {directory} are in the bucket")
 
 
-def _agents(url: str, timeout_s: float) -> list[dict[str, Any]]:
-    agents: list[dict[str, Any]] = call("list agents", url, "/v1/agents", timeout_s=timeout_s)[
-        "agents"
-    ]
+def _agents(url: str, timeout_s: float) -> list[JsonObject]:
+    agents: list[JsonObject] = call("list agents", url, "/v1/agents", timeout_s=timeout_s)["agents"]
     return agents
 
 
-def _agent(url: str, agent_id: int, timeout_s: float) -> dict[str, Any]:
+def _agent(url: str, agent_id: int, timeout_s: float) -> JsonObject:
     for agent in _agents(url, timeout_s):
         if agent["id"] == agent_id:
             return agent
     raise NotFoundError("look up agent", str(agent_id), "the cluster doesn't know it")
 
 
-def _held(agent: dict[str, Any]) -> int:
+def _held(agent: JsonObject) -> int:
     held: int = agent["shards"] + agent["wal_runs"]
     return held
 
 
-def _wait_drained(
-    url: str, agent_id: int, *, deadline_s: float, timeout_s: float
-) -> dict[str, Any]:
+def _wait_drained(url: str, agent_id: int, *, deadline_s: float, timeout_s: float) -> JsonObject:
     until_s = time.monotonic() + deadline_s
     agent = _agent(url, agent_id, timeout_s)
     at_first = _held(agent)

@@ -4,11 +4,10 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import click
 
-from penstock.cli.client.http import call_with_progress, http_option
+from penstock.cli.client.http import JsonObject, call_with_progress, http_option
 from penstock.cli.options import json_option
 from penstock.cli.progress import Progress
 from penstock.cli.tables import print_json
@@ -44,7 +43,7 @@ def command(destination: str, url: str, data: Path | None, as_json: bool) -> Non
     )
 
 
-def _ask(url: str, destination: str) -> dict[str, Any]:
+def _ask(url: str, destination: str) -> JsonObject:
     with Progress("bytes", total=1) as progress:
 
         def watch(done: int, total: int) -> None:
@@ -62,7 +61,7 @@ def _ask(url: str, destination: str) -> dict[str, Any]:
         )
 
 
-def _copy(data: Path, destination: str) -> dict[str, Any]:
+def _copy(data: Path, destination: str) -> JsonObject:
     from penstock.recovery import directory
     from penstock.state.read.queries import Queries
     from penstock.system.clock import SystemClock

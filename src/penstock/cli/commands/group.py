@@ -1,7 +1,6 @@
 """`penstock group`."""
 
 import sys
-from typing import Any
 
 import click
 
@@ -66,7 +65,7 @@ def describe(group: str, as_json: bool, server: str, timeout_s: float) -> None:
         }
         partitions = sorted({*committed, *assigned})
         ends = _ends(client, partitions)
-    rows: list[dict[str, Any]] = [
+    rows: list[dict[str, object]] = [
         {
             "topic": partition.topic,
             "partition": partition.partition,
@@ -255,7 +254,7 @@ def _ends(client: Client, partitions: list[TopicPartition]) -> dict[TopicPartiti
     return ends
 
 
-def _as_json(description: GroupDescription, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _as_json(description: GroupDescription, rows: list[dict[str, object]]) -> dict[str, object]:
     return {
         "group": description.group_id,
         "state": description.state,

@@ -1,9 +1,10 @@
 """`penstock pipeline plan`."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from penstock.cli.client.http import JsonObject
 from penstock.cli.compaction_options import make_settings, plan_options
 from penstock.cli.options import json_option
 from penstock.cli.pipeline_options import door_options, make_door, registry_option
@@ -98,7 +99,7 @@ def command(
         )
 
 
-def _table_row(table: "PlannedTable") -> dict[str, Any]:
+def _table_row(table: "PlannedTable") -> JsonObject:
     return {
         "topic": table.topic,
         "table": table.table,
@@ -115,7 +116,7 @@ def _offsets(area: "Range") -> dict[str, int]:
     return {"partition": area.partition, "start": area.start, "end": area.end}
 
 
-def _row(item: "Item", topics: "dict[str, TopicState]") -> dict[str, Any]:
+def _row(item: "Item", topics: "dict[str, TopicState]") -> JsonObject:
     from penstock.pipeline.compaction.items import JoinItem
 
     joins = isinstance(item, JoinItem)

@@ -3,11 +3,11 @@
 import json
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -42,7 +42,7 @@ def _read_config(context: click.Context, _option: click.Parameter, file: Path | 
     if file is None:
         return
     known = {option.name for option in context.command.params}
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for name, value in read_pipeline_section(file).items():
         option = name.replace("-", "_")
         option = _PARAMETERS.get(option, option)
@@ -222,10 +222,10 @@ _SHOWN: Final = (
 )  # fmt: skip
 
 
-def shown_counts(summary: Mapping[str, Any]) -> str:
+def shown_counts(summary: Mapping[str, object]) -> str:
     """What a run did, in a line; "" when that was nothing."""
     counts = {name: summary[name] for name in _SHOWN if summary.get(name)}
-    lost = len(summary.get("lost", ()))
-    if lost:
-        counts["lost_ranges"] = lost
+    lost = summary.get("lost")
+    if isinstance(lost, Sequence) and lost:
+        counts["lost_ranges"] = len(lost)
     return ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in counts.items())

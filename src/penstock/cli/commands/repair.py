@@ -3,12 +3,12 @@
 import contextlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.client.http import call, http_option
-from penstock.cli.damaged_runs import DamagedRuns
+from penstock.cli.client.http import JsonObject, call, http_option
+from penstock.cli.damaged_runs import DamagedRuns, Run
 from penstock.cli.options import json_option
 from penstock.cli.pipeline_options import make_catalog
 from penstock.cli.progress import Progress
@@ -220,7 +220,7 @@ def _repair_damage(
     yes: bool,
     as_json: bool,
 ) -> None:
-    answer: dict[str, Any] = {}
+    answer: JsonObject = {}
     if scan_mib is not None:
         answer["scanned"] = _scan(damaged, scan_mib)
     runs = damaged.look(source)
@@ -250,13 +250,13 @@ def _repair_damage(
 
 def _rebuild(
     damaged: DamagedRuns,
-    runs: list[dict[str, Any]],
+    runs: list[Run],
     again: "tuple[CatalogSettings, str, str]",
     *,
     accept_loss: bool,
     may: bool,
     yes: bool,
-) -> list[dict[str, Any]] | None:
+) -> list[Run] | None:
     """Say what a table would fill, ask, and do it; None: it wasn't wanted."""
     from penstock.cli.from_table import fill, lost_of, print_plan
 
@@ -289,7 +289,7 @@ def _confirms(question: str) -> bool:
     return _is_terminal() and click.confirm(question, err=True)
 
 
-def _wants(runs: list[dict[str, Any]], copied: list[dict[str, Any]]) -> bool:
+def _wants(runs: list[Run], copied: list[Run]) -> bool:
     """Ask a person; a script says --yes."""
     if not _is_terminal():
         return False
@@ -301,13 +301,13 @@ def _is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _with(runs: list[dict[str, Any]], done: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _with(runs: list[Run], done: list[Run]) -> list[Run]:
     """The runs, with what became of some of them."""
     names = {(run["partition_key"], run["start"], run["place"]): run for run in done}
     return [names.get((run["partition_key"], run["start"], run["place"]), run) for run in runs]
 
 
-def _scan(damaged: DamagedRuns, mib_per_s: int) -> dict[str, Any]:
+def _scan(damaged: DamagedRuns, mib_per_s: int) -> JsonObject:
     with Progress("bytes", total=1) as progress:
 
         def watch(done: int, total: int) -> None:
@@ -317,7 +317,7 @@ def _scan(damaged: DamagedRuns, mib_per_s: int) -> dict[str, Any]:
         return damaged.scan(mib_per_s << 20, watch)
 
 
-def _print_damage(answer: dict[str, Any]) -> None:
+def _print_damage(answer: JsonObject) -> None:
     runs = answer["runs"]
     if scanned := answer.get("scanned"):
         click.echo(
@@ -346,7 +346,7 @@ def _print_damage(answer: dict[str, Any]) -> None:
         click.echo(f"not asked: {absent['server']}: {absent['reason']}")
 
 
-def _print_runs(runs: list[dict[str, Any]]) -> None:
+def _print_runs(runs: list[Run]) -> None:
     if runs:
         print_table(
             ["PARTITION", "OFFSETS", "STATE", "LOST", "KEPT BATCHES", "KNOWN TO", "PLACE", "COPY"],
@@ -366,7 +366,7 @@ def _print_runs(runs: list[dict[str, Any]]) -> None:
         )
 
 
-def _print(reports: list[dict[str, Any]]) -> None:
+def _print(reports: list[Run]) -> None:
     if not reports:
         click.echo("no lost history is open")
     for report in reports:
@@ -401,7 +401,7 @@ def _print(reports: list[dict[str, Any]]) -> None:
                 click.echo(f"  {found['topic']}-{found['partition']}: {note}")
 
 
-def _row(found: dict[str, Any]) -> list[str]:
+def _row(found: JsonObject) -> list[str]:
     offsets = f"{found['first_offset']} to {found['end_offset'] - 1}" if found["records"] else "-"
     return [
         f"{found['topic']}-{found['partition']}",

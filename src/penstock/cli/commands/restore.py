@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from penstock.cli.client.http import JsonObject
 from penstock.cli.options import json_option, parse_time
 from penstock.cli.pipeline_options import engine_options, make_engine, open_engine
 from penstock.cli.progress import Progress
@@ -177,7 +178,7 @@ def _of_cluster(
 
             transfer_objects(running, parent, into, listed, due=due, watch=watch)
 
-    def run(target: DataLayout | NewCluster) -> dict[str, Any]:
+    def run(target: DataLayout | NewCluster) -> JsonObject:
         return asyncio.run(
             restore_cluster(
                 source,

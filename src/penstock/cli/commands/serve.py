@@ -11,7 +11,7 @@ from penstock.config.fields import Kind, setting_fields
 from penstock.config.sources import load_settings
 
 
-def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def _setting_options(command: Callable[..., object]) -> Callable[..., object]:
     """One option per setting; what is not given is left to the other sources."""
     for field in reversed(setting_fields().values()):
         names = [field.option]

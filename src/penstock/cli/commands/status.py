@@ -1,10 +1,8 @@
 """`penstock status`."""
 
-from typing import Any
-
 import click
 
-from penstock.cli.client.http import call, http_option
+from penstock.cli.client.http import JsonObject, call, http_option
 from penstock.cli.options import json_option, timeout_option
 from penstock.cli.tables import print_json
 
@@ -25,7 +23,7 @@ def command(url: str, as_json: bool, timeout_s: float) -> None:
         click.echo(f"{name.ljust(width)}  {value}")
 
 
-def _flat(value: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def _flat(value: JsonObject, prefix: str = "") -> list[tuple[str, str]]:
     rows = []
     for name, item in value.items():
         if isinstance(item, dict):

@@ -1,13 +1,13 @@
 """`penstock topic`."""
 
 import sys
-from typing import Any
 
 import click
 
 from penstock.cli.client.admin import DEFAULT_COUNT, EARLIEST, LATEST
 from penstock.cli.client.cluster import Client
 from penstock.cli.client.errors import RefusedError
+from penstock.cli.client.http import JsonObject
 from penstock.cli.options import connect, json_option, parse_pairs, server_option, timeout_option
 from penstock.cli.tables import print_json, print_table
 from penstock.kafka.errors import ErrorCode
@@ -159,7 +159,7 @@ def delete(names: tuple[str, ...], yes: bool, server: str, timeout_s: float) -> 
             click.echo(f"deleted {name}")
 
 
-def _describe(client: Client, name: str, *, all_configs: bool) -> dict[str, Any]:
+def _describe(client: Client, name: str, *, all_configs: bool) -> JsonObject:
     topic = client.topic(name)
     starts = client.admin.list_offsets(topic.leaders, EARLIEST)
     ends = client.admin.list_offsets(topic.leaders, LATEST)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from penstock.cli.load.spread import Spread, spread
 from penstock.cli.load.target import Report, Target
 from penstock.cli.load.usage import Usage, Watch
 from penstock.model.errors import RetryableError
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Producer
 
 CONNECT_S = 90.0
 ROUND_S = 20.0
@@ -63,7 +66,7 @@ def connections(
             target.log.failure,
         )
     connecting, idle, rounds = make_watch(), make_watch(), make_watch()
-    made: list[Any] = []
+    made: list[Consumer] = []
     try:
         with connecting:
             start_s = time.monotonic()
@@ -114,7 +117,11 @@ def connections(
 
 
 def _round(
-    producer: Any, topic: str, consumers: list[Any], eager_ns: list[int], slow_ns: list[int]
+    producer: Producer,
+    topic: str,
+    consumers: list[Consumer],
+    eager_ns: list[int],
+    slow_ns: list[int],
 ) -> int:
     """Send one record; return how many consumers didn't get it."""
     first_slow = len(consumers) - len(consumers) // 2
@@ -143,6 +150,6 @@ def _round(
     return len(waiting)
 
 
-def _has_record(consumer: Any) -> bool:
+def _has_record(consumer: Consumer) -> bool:
     message = consumer.poll(0)
     return message is not None and not message.error()

@@ -12,12 +12,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING
 
 from penstock.cli.load.pacing import paced
 from penstock.cli.load.spread import Spread, spread
 from penstock.cli.load.target import Failures, Report, Target
 from penstock.cli.load.usage import Usage, Watch
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
 
 FLUSH_S = 60.0
 READ_S = 60.0
@@ -192,7 +195,7 @@ def fan(
 class _Polled:
     """Producers whose delivery reports a thread each takes as they come."""
 
-    def __init__(self, producers: list[Any]) -> None:
+    def __init__(self, producers: list[Producer]) -> None:
         self._producers = producers
         self._ended = threading.Event()
         self._threads = [
@@ -200,7 +203,7 @@ class _Polled:
             for producer in producers
         ]
 
-    def __enter__(self) -> list[Any]:
+    def __enter__(self) -> list[Producer]:
         for thread in self._threads:
             thread.start()
         return self._producers
@@ -210,7 +213,7 @@ class _Polled:
         for thread in self._threads:
             thread.join()
 
-    def _poll(self, producer: Any) -> None:
+    def _poll(self, producer: Producer) -> None:
         while not self._ended.is_set():
             producer.poll(0.2)
 
@@ -248,7 +251,7 @@ def _read(
         if message is None or message.error():
             continue
         now_ns = time.monotonic_ns()
-        stamp = message.value()
+        stamp = message.value() or b""
         index = int.from_bytes(stamp[:8], "big")
         got.append((index, now_ns - int.from_bytes(stamp[8:_STAMP_BYTES], "big")))
     pipe.send(got)

@@ -6,8 +6,8 @@ Everything a workload claims is checked against the server's own offsets (`store
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
@@ -15,6 +15,15 @@ from penstock.cli.client.errors import translated
 from penstock.cli.client.librdkafka import Log, confluent_kafka, settings
 from penstock.config.addresses import Address
 from penstock.model.errors import InvalidRequestError, PenstockError, RetryableError
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Producer, TopicPartition
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin._metadata import TopicMetadata
+
+    _Client = Producer | Consumer | AdminClient
+
+_T = TypeVar("_T")
 
 LEADERS_S: Final = 30.0
 _POLL_S: Final = 0.05
@@ -46,11 +55,11 @@ class Target:
         self._settings = {**settings(bootstrap, timeout_s, self.log), **client_settings}
         self._kafka = confluent_kafka()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         settings = (self._client_settings, self._producer_settings)
         return _made_again, (self._bootstrap, self._timeout_s, *settings)
 
-    def producer(self, **more: Any) -> Any:
+    def producer(self, **more: object) -> Producer:
         """Make a connected producer.
 
         Args:
@@ -60,16 +69,17 @@ class Target:
             RetryableError: no node answers.
         """
         given = {name.replace("_", "."): value for name, value in more.items()}
-        made = self._made(self._kafka.Producer, {**given, **self._producer_settings})
+        made: Producer = self._made(self._kafka.Producer, {**given, **self._producer_settings})
         self._connect(made)
         return made
 
-    def consumer(self, group: str, **more: Any) -> Any:
+    def consumer(self, group: str, **more: object) -> Consumer:
         """Make a consumer that commits nothing; it connects when it is assigned partitions."""
         given = {name.replace("_", "."): value for name, value in more.items()}
-        return self._made(
+        made: Consumer = self._made(
             self._kafka.Consumer, {"group.id": group, "enable.auto.commit": False, **given}
         )
+        return made
 
     def make_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Create a topic, and wait until each partition has a leader.
@@ -133,14 +143,15 @@ class Target:
         finally:
             consumer.close()
 
-    def places(self, name: str, partitions: int) -> list[Any]:
+    def places(self, name: str, partitions: int) -> list[TopicPartition]:
         """The start of each partition of a topic, for `Consumer.assign`."""
         return [self._kafka.TopicPartition(name, partition, 0) for partition in range(partitions)]
 
-    def _admin(self) -> Any:
-        return self._made(self._kafka.admin.AdminClient, {})
+    def _admin(self) -> AdminClient:
+        made: AdminClient = self._made(self._kafka.admin.AdminClient, {})
+        return made
 
-    def _made(self, kind: Any, more: Mapping[str, Any]) -> Any:
+    def _made(self, kind: Callable[[dict[str, object]], _T], more: Mapping[str, object]) -> _T:
         try:
             return kind({**self._settings, **more})
         except self._kafka.KafkaException as error:
@@ -148,21 +159,25 @@ class Target:
             hint = "--client takes the names and values of librdkafka's CONFIGURATION.md"
             raise InvalidRequestError("set up", "a client", why, hint) from error
 
-    def _connect(self, client: Any) -> None:
+    def _connect(self, client: _Client) -> None:
         """Have a client connect now: what follows is measured, or says no reason when it fails."""
         try:
             client.list_topics(timeout=self._timeout_s)
         except self._kafka.KafkaException as error:
             raise self._as_ours(error, client, "reach", "the server") from error
 
-    def _metadata(self, client: Any, name: str) -> Any:
+    def _metadata(self, client: _Client, name: str) -> TopicMetadata:
         try:
             return client.list_topics(name, timeout=self._timeout_s).topics[name]
         except self._kafka.KafkaException as error:
             raise self._as_ours(error, client, "describe", f"topic {name}") from error
 
     def _as_ours(
-        self, error: Exception, client: Any, operation: str, subject: str
+        self,
+        error: Exception,
+        client: _Client,
+        operation: str,
+        subject: str,
     ) -> PenstockError:
         client.poll(0)  # hands its log lines over, of which one says why no connection was made
         return translated(error.args[0], operation, subject, failure=self.log.failure)
