@@ -16,7 +16,7 @@ from penstock.kernels.jit import kernel
 
 _INT: Final = types.int64
 Llvm: TypeAlias = Any
-"""What numba and llvmlite, which bring no types, hand to intrinsics: values and what makes them."""
+"""A value, or what makes one, that numba and llvmlite hand to intrinsics; they bring no types."""
 _LLVM_ALIGN: Final = 1  # nothing in a batch lies on a multiple of its size
 
 
