@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.model.errors import InvalidRequestError
 
@@ -12,8 +12,7 @@ SHOWN_COLUMNS_MAX: Final = 200
 """A line of the policy is shown up to so many characters, so that no message is huge."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """A half-open range of characters of the source."""
 
     start: int
@@ -65,10 +64,17 @@ class Diagnostic:
 
 
 class PolicyError(InvalidRequestError):
-    """A policy is refused. `diagnostics` says why, in the order of the source."""
+    """A policy is refused. `diagnostics` says why, in the order of the source.
 
-    def __init__(self, source: str, diagnostics: Sequence[Diagnostic]) -> None:
+    Args:
+        is_syntax: it isn't Polar; else it is, and its checks failed.
+    """
+
+    def __init__(
+        self, source: str, diagnostics: Sequence[Diagnostic], *, is_syntax: bool = False
+    ) -> None:
         self.source = source
+        self.is_syntax = is_syntax
         self.diagnostics = tuple(sorted(diagnostics, key=lambda each: each.span.start))
         text = "\n".join(each.render(source) for each in self.diagnostics)
         super().__init__("read", "policy", text)
@@ -77,6 +83,16 @@ class PolicyError(InvalidRequestError):
     def message(self) -> str:
         """All messages with their lines and carets."""
         return self.detail
+
+    def as_json(self) -> dict[str, object]:
+        """Give the error as the API does (docs/authz-polar.md, "Errors")."""
+        if self.is_syntax:
+            return {"error_type": "Generic", "message": self.message}
+        errors = [
+            {"error_type": "ValidationFailed", "message": each.render(self.source)}
+            for each in self.diagnostics
+        ]
+        return {"error_type": "Validation", "message": self.message, "errors": errors}
 
 
 def _place(source: str, offset: int) -> tuple[int, int]:

@@ -24,20 +24,19 @@ def format_source(source: str) -> str:
     """
     found = comments(source)
     written: list[str] = []
-    before: syntax.Part | None = None
+    before = ""
     end = 0
     for part in parse(source).parts:
         lines = _between(source, found, written, end, part.span.start)
-        if before is not None and (lines or not (_is_short(before) and _is_short(part))):
-            written.append("")
-        written += lines
-        inside = [each for each in found if each.start < part.span.end]
+        inside = [each for each in found if part.span.start < each.start < part.span.end]
         del found[: len(inside)]
-        text = source[part.span.start : part.span.end]
-        written.append(text if inside else format_part(part))
-        before, end = part, part.span.end
+        text = source[part.span.start : part.span.end] if inside else format_part(part)
+        if before and (lines or _is_apart(before, text)):
+            written.append("")
+        written += [*lines, text]
+        before, end = text, part.span.end
     lines = _between(source, found, written, end, len(source))
-    if before is not None and lines:
+    if before and lines:
         written.append("")
     written += lines
     return "\n".join(written) + ("\n" if written else "")
@@ -57,13 +56,13 @@ def _between(source: str, found: list[Span], written: list[str], start: int, end
 def format_policy(policy: syntax.Policy) -> str:
     """Write a policy; reading the text again gives an equal one."""
     written: list[str] = []
-    before: syntax.Part | None = None
+    before = ""
     for part in policy.parts:
-        # Parts of one line stay together, as a person writes rules of one predicate.
-        if before is not None and not (_is_short(before) and _is_short(part)):
+        text = format_part(part)
+        if before and _is_apart(before, text):
             written.append("")
-        written.append(format_part(part))
-        before = part
+        written.append(text)
+        before = text
     return "\n".join(written) + ("\n" if written else "")
 
 
@@ -131,8 +130,11 @@ def term(part: syntax.Term) -> str:
             return f"{part.type}{{{_quoted(part.id)}}}"
 
 
-def _is_short(part: syntax.Part) -> bool:
-    return not isinstance(part, syntax.Block | syntax.Fixture | syntax.Test)
+def _is_apart(before: str, text: str) -> bool:
+    """Whether a blank line separates two parts: rules of one line each stay together."""
+    starts = [each.partition(" ")[0] for each in (before, text)]
+    are_rules = all("(" in start or start in ("declare", "type") for start in starts)
+    return not are_rules or "\n" in before or "\n" in text
 
 
 def _quoted(text: str) -> str:
@@ -156,14 +158,14 @@ def _ruled(head: str, body: syntax.Expression | None) -> str:
     if body is None:
         return f"{head};"
     line = f"{head} if {expression(body)};"
-    if len(line) <= LINE_COLUMNS or not isinstance(body, syntax.And | syntax.Or):
+    if len(line) <= LINE_COLUMNS:
         return line
     word = " and" if isinstance(body, syntax.And) else " or"
     parts = [
         f"({expression(each)})"
         if isinstance(each, syntax.Or) and isinstance(body, syntax.And)
         else expression(each)
-        for each in body.parts
+        for each in (body.parts if isinstance(body, syntax.And | syntax.Or) else (body,))
     ]
     joined = f"{word}\n{_INDENT}".join(parts)
     return f"{head} if\n{_INDENT}{joined};"
@@ -184,7 +186,10 @@ def _test_lines(test: syntax.Test) -> Iterator[str]:
     for assertion in test.assertions:
         word = "assert" if assertion.expected else "assert_not"
         iff = f" iff {expression(assertion.iff)}" if assertion.iff is not None else ""
-        yield f"{word} {_call(assertion.call)}{iff};"
+        line = f"{word} {_call(assertion.call)}{iff};"
+        if iff and len(line) + len(_INDENT) > LINE_COLUMNS:
+            line = line.replace(iff, f" iff\n{_INDENT * 2}{iff.removeprefix(' iff ')}")
+        yield line
 
 
 def _block(block: syntax.Block) -> Iterator[str]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.authz.polar.errors import Diagnostic, PolicyError, Span
 
@@ -42,8 +41,7 @@ class Kind(Enum):
     END = "end"
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """One token.
 
     Args:
@@ -126,12 +124,12 @@ def _tokens(source: str) -> Iterator[Token]:
 
 def _integer(source: str, text: str, span: Span) -> str:
     if not re.fullmatch(r"[+-]?[0-9]+", text):
-        raise PolicyError(source, [Diagnostic("a number has to be an Integer", span)])
+        raise _error(source, "a number has to be an Integer", span.start, span.end)
     # Python refuses to convert thousands of digits; 20 characters hold every number in range.
     digits = text.lstrip("+-0") or "0"
     value = int(f"-{digits}" if text[0] == "-" else digits) if len(digits) < 20 else INTEGER_MAX + 1
     if not INTEGER_MIN <= value <= INTEGER_MAX:
-        raise PolicyError(source, [Diagnostic("an Integer has 64 bits: -2^63 to 2^63-1", span)])
+        raise _error(source, "an Integer has 64 bits: -2^63 to 2^63-1", span.start, span.end)
     return str(value)
 
 
@@ -144,4 +142,5 @@ def _unreadable(source: str, position: int) -> PolicyError:
 
 
 def _error(source: str, message: str, start: int, end: int) -> PolicyError:
-    return PolicyError(source[: SOURCE_BYTES_MAX + 1], [Diagnostic(message, Span(start, end))])
+    diagnostic = Diagnostic(message, Span(start, end))
+    return PolicyError(source[: SOURCE_BYTES_MAX + 1], [diagnostic], is_syntax=True)

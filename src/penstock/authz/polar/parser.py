@@ -467,7 +467,7 @@ class _Parser:
         self._fail(f"expected {what}, found {self._next.shown}", self._here)
 
     def _fail(self, message: str, span: Span) -> NoReturn:
-        raise PolicyError(self._source, [Diagnostic(message, span)])
+        raise PolicyError(self._source, [Diagnostic(message, span)], is_syntax=True)
 
 
 class _Nested:
