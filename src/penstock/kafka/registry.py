@@ -38,6 +38,11 @@ class Api:
     raw: bool = False
     """Known once the module is imported: it takes and gives bytes."""
 
+    @property
+    def versions(self) -> range:
+        """The versions that are served."""
+        return range(self.versions_min, self.versions_max + 1)
+
     def taken_version(self, version: int) -> int:
         """The version whose kio class a request is read into: what it lacks has its default there,
         as in Kafka's own classes, so that handlers ask for no field whether it is there."""
@@ -143,52 +148,3 @@ def is_of_groups(key: int | None) -> bool:
 
 
 BY_MODULE: Final[dict[str, Api]] = {api.module: api for api in APIS.values()}
-
-NOT_SERVED: Final[tuple[tuple[str, str], ...]] = (
-    ("SaslHandshake, SaslAuthenticate", "no authentication yet; the server listens on loopback"),
-    (
-        (
-            "AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, WriteTxnMarkers, TxnOffsetCommit, "
-            "DescribeTransactions, ListTransactions, DescribeProducers"
-        ),
-        "no transactions yet; FindCoordinator and InitProducerId refuse a transactional id",
-    ),
-    ("DescribeAcls, CreateAcls, DeleteAcls", "no authorization yet"),
-    (
-        "ConsumerGroupHeartbeat, ConsumerGroupDescribe (KIP-848)",
-        "consumer groups are the classic ones for now",
-    ),
-    (
-        (
-            "ShareGroupHeartbeat, ShareGroupDescribe, ShareFetch, ShareAcknowledge, "
-            "DescribeShareGroupOffsets, AlterShareGroupOffsets, DeleteShareGroupOffsets (KIP-932)"
-        ),
-        "no share groups yet",
-    ),
-    ("StreamsGroupHeartbeat, StreamsGroupDescribe (KIP-1071)", "no streams groups"),
-    (
-        (
-            "AlterPartitionReassignments, ListPartitionReassignments, ElectLeaders, "
-            "AlterReplicaLogDirs"
-        ),
-        "a partition has no replicas to move: its bytes are in the object store",
-    ),
-    ("DescribeClientQuotas, AlterClientQuotas", "no quotas yet"),
-    ("DescribeUserScramCredentials, AlterUserScramCredentials", "no authentication yet"),
-    (
-        (
-            "CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken, "
-            "DescribeDelegationToken"
-        ),
-        "no delegation tokens",
-    ),
-    ("GetTelemetrySubscriptions, PushTelemetry (KIP-714)", "client metrics are not collected"),
-    (
-        (
-            "DescribeQuorum, UpdateFeatures, UnregisterBroker, AddRaftVoter, RemoveRaftVoter and "
-            "the requests between brokers"
-        ),
-        "there is no KRaft quorum: the order of things is Penstock's journal",
-    ),
-)
-"""APIs that Kafka 4 has and this server declines, with the reason; the docs list them."""

@@ -11,14 +11,8 @@ TopicKey = NewType("TopicKey", int)
 PartitionKey = NewType("PartitionKey", int)
 """`topic_key << 20 | partition`: one integer, so that it is a SQLite rowid and a cheap dict key."""
 
-Offset = NewType("Offset", int)
-Position = NewType("Position", int)
-"""A place in the journal; the first entry's is 1, and 0 means nothing applied yet."""
-
 AgentId = NewType("AgentId", int)
 """int32, what Kafka's clients see as the node id."""
-
-ProducerId = NewType("ProducerId", int)
 
 PARTITION_BITS: Final = 20
 PARTITION_COUNT_MAX: Final = (1 << PARTITION_BITS) - 1

@@ -160,10 +160,6 @@ class RegionFile(Protocol):
         """Bring bytes into memory; false when the file ends before `end`. Blocking."""
         ...
 
-    def advise(self, start: int, end: int) -> None:
-        """Begin to bring bytes into memory."""
-        ...
-
     def identity(self) -> str:
         """Return a value that changes whenever the file was changed: what was known of its bytes is
         void then. It is the `version` of what a store reads of the file."""

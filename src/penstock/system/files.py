@@ -249,10 +249,6 @@ class PosixFile:
             start += moved
         return True
 
-    def advise(self, start: int, end: int) -> None:
-        """Have the kernel begin to read bytes that will be wanted soon."""
-        os.posix_fadvise(self._descriptor, start, end - start, os.POSIX_FADV_WILLNEED)
-
     def identity(self) -> str:
         """Inode, size, and the times of the last change of bytes and of metadata, in ns; all in
         hexadecimal."""

@@ -23,14 +23,12 @@ def test_a_handler_serves_what_the_table_says(api: Api) -> None:
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not there yet")
     handler = importlib.import_module(name)
-    assert api.key == handler.API_KEY
-    assert (handler.VERSIONS[0], handler.VERSIONS[-1]) == (api.versions_min, api.versions_max)
     assert hasattr(handler, "serve" if getattr(handler, "RAW", False) else "handle")
 
 
 @by_name
 def test_keys_and_flexible_versions_are_the_schemas(api: Api) -> None:
-    for version in range(api.versions_min, api.versions_max + 1):
+    for version in api.versions:
         for kind in ("Request", "Response"):
             entity = schema._entity_type(api.module, version, kind)
             assert entity.__api_key__ == api.key  # type: ignore[attr-defined]

@@ -171,7 +171,6 @@ def test_what_was_warmed_can_be_peeked_at(tmp_path: Path) -> None:
     assert file.peek(9_985, buffer) == 15
     assert bytes(buffer[:15]) == b"567890123456789"[:15]
     assert file.peek(10_000, buffer) == 0
-    file.advise(0, 10_000)
 
 
 @can_tell

@@ -1,7 +1,7 @@
 """AlterConfigs 0 to 2: what is given becomes the whole of a resource's configs."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.kafka.admin.altering import alter
 from penstock.kafka.context import RequestContext
@@ -12,9 +12,6 @@ from penstock.kafka.wire.schema import build, response_types
 
 if TYPE_CHECKING:
     from kio.schema.alter_configs.v2.request import AlterConfigsRequest, AlterConfigsResource
-
-API_KEY: Final = 33
-VERSIONS: Final = range(3)
 
 
 async def handle(context: RequestContext, request: "AlterConfigsRequest") -> Answer:

@@ -16,8 +16,6 @@ from penstock.kafka.replies import Reply
 from penstock.kafka.wire.decode import Cursor
 from penstock.kafka.wire.primitives import uvarint
 
-API_KEY: Final = 18
-VERSIONS: Final = range(5)
 RAW: Final = True
 
 FLEXIBLE_FROM: Final = 3

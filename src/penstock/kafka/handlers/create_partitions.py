@@ -2,7 +2,7 @@
 
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.admin.commit import commit
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
         CreatePartitionsRequest,
         CreatePartitionsTopic,
     )
-
-API_KEY: Final = 37
-VERSIONS: Final = range(4)
 
 
 async def handle(context: RequestContext, request: "CreatePartitionsRequest") -> Answer:

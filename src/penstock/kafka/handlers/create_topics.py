@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import repeat
 from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.admin.commit import commit
@@ -36,9 +36,6 @@ from penstock.state.commands import CreateTopic
 
 if TYPE_CHECKING:
     from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
-
-API_KEY: Final = 19
-VERSIONS: Final = range(2, 8)
 
 
 async def handle(context: RequestContext, request: "CreateTopicsRequest") -> Answer:

@@ -14,8 +14,6 @@ from penstock.kafka.wire.schema import build, response_types
 if TYPE_CHECKING:
     from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 
-API_KEY: Final = 42
-VERSIONS: Final = (0, 2)
 COMMIT_GROUPS: Final = 250
 """Groups that one deadline of the journal is for."""
 

@@ -24,8 +24,6 @@ from penstock.model.topic_configs import topic_settings
 if TYPE_CHECKING:
     from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest
 
-API_KEY: Final = 21
-VERSIONS: Final = range(3)
 
 HIGH_WATERMARK: Final = -1
 NO_WATERMARK: Final = -1

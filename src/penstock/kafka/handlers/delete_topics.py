@@ -1,7 +1,7 @@
 """DeleteTopics 1 to 6: by name, from version 6 on also by id."""
 
 import uuid
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.admin.commit import commit
@@ -16,9 +16,6 @@ from penstock.state.commands import DeleteTopic
 
 if TYPE_CHECKING:
     from kio.schema.delete_topics import v5, v6
-
-API_KEY: Final = 20
-VERSIONS: Final = range(1, 7)
 
 
 class _Asked(NamedTuple):

@@ -12,8 +12,6 @@ from penstock.placement.zones import zone_of
 if TYPE_CHECKING:
     from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
 
-API_KEY: Final = 60
-VERSIONS: Final = range(3)
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2

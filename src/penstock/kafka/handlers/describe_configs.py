@@ -31,8 +31,6 @@ from penstock.model.topic_configs import TOPIC_CONFIGS, TopicConfig
 if TYPE_CHECKING:
     from kio.schema.describe_configs.v4.request import DescribeConfigsRequest
 
-API_KEY: Final = 32
-VERSIONS: Final = range(1, 5)
 FLEXIBLE_FROM: Final = 4
 RESOURCE_BYTES_MAX: Final = 40 << 10
 """All configs of a broker, or of a topic that has none of its own, with documentation."""

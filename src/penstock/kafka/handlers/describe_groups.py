@@ -24,8 +24,6 @@ from penstock.model.errors import PenstockError
 if TYPE_CHECKING:
     from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
 
-API_KEY: Final = 15
-VERSIONS: Final = (0, 6)
 
 NOT_FOUND_FROM: Final = 6
 OPERATIONS_UNKNOWN: Final = -(1 << 31)

@@ -22,8 +22,6 @@ from penstock.model.ids import partition_key
 if TYPE_CHECKING:
     from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
 
-API_KEY: Final = 35
-VERSIONS: Final = range(1, 5)
 TOPIC_BYTES: Final = 8
 PARTITION_BYTES: Final = 24
 PAGE_PARTITIONS: Final = 250

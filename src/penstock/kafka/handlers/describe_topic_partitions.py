@@ -25,8 +25,6 @@ from penstock.state.read.view import Topic
 if TYPE_CHECKING:
     from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartitionsRequest
 
-API_KEY: Final = 75
-VERSIONS: Final = range(1)
 
 TOPIC_BYTES: Final = 40
 PARTITION_BYTES: Final = 40

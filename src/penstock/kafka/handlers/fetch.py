@@ -25,8 +25,6 @@ from penstock.model.errors import NotFoundError, PenstockError, RetryableError
 from penstock.model.steps import at_once, if_short
 from penstock.system import background
 
-API_KEY: Final = 1
-VERSIONS: Final = (4, 18)
 RAW: Final = True
 
 

@@ -21,8 +21,6 @@ from penstock.kafka.wire.schema import build, response_types
 if TYPE_CHECKING:
     from kio.schema.find_coordinator import v3, v6
 
-API_KEY: Final = 10
-VERSIONS: Final = (0, 6)
 
 GROUP: Final = 0
 TRANSACTION: Final = 1

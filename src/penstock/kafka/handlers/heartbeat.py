@@ -1,6 +1,6 @@
 """Heartbeat 0 to 4: a member lives, and hears whether it has to join again."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.context import RequestContext
@@ -9,9 +9,6 @@ from penstock.kafka.wire.schema import build, response_types
 
 if TYPE_CHECKING:
     from kio.schema.heartbeat.v4.request import HeartbeatRequest
-
-API_KEY: Final = 12
-VERSIONS: Final = (0, 4)
 
 
 async def handle(context: RequestContext, request: "HeartbeatRequest") -> Answer:

@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs 0 to 1: set, delete, append to and subtract from configs (KIP-339)."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.kafka.admin.altering import alter
 from penstock.kafka.admin.resources import increment
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
         AlterConfigsResource,
         IncrementalAlterConfigsRequest,
     )
-
-API_KEY: Final = 44
-VERSIONS: Final = range(2)
 
 
 async def handle(context: RequestContext, request: "IncrementalAlterConfigsRequest") -> Answer:

@@ -18,8 +18,6 @@ from penstock.system.heard import Cause, heard
 if TYPE_CHECKING:
     from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 
-API_KEY: Final = 22
-VERSIONS: Final = range(6)
 
 NO_PRODUCER_ID: Final = -1
 

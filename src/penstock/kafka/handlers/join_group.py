@@ -24,8 +24,6 @@ from penstock.model.errors import InvalidRequestError
 if TYPE_CHECKING:
     from kio.schema.join_group.v9.request import JoinGroupRequest
 
-API_KEY: Final = 11
-VERSIONS: Final = (0, 9)
 
 ID_REQUIRED_FROM: Final = 4
 NULLABLE_PROTOCOL_FROM: Final = 7

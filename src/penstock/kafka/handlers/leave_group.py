@@ -13,8 +13,6 @@ from penstock.kafka.wire.schema import build, response_types
 if TYPE_CHECKING:
     from kio.schema.leave_group import v2, v5
 
-API_KEY: Final = 13
-VERSIONS: Final = (0, 5)
 
 BATCH_FROM: Final = 3
 LEAVERS_AT_ONCE: Final = 500

@@ -16,8 +16,6 @@ from penstock.kafka.wire.schema import build, response_types
 if TYPE_CHECKING:
     from kio.schema.list_config_resources.v1.request import ListConfigResourcesRequest
 
-API_KEY: Final = 74
-VERSIONS: Final = range(2)
 RESOURCE_BYTES: Final = 2
 """Type and tags."""
 

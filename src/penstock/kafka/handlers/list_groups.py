@@ -16,8 +16,6 @@ from penstock.model.errors import PenstockError
 if TYPE_CHECKING:
     from kio.schema.list_groups.v5.request import ListGroupsRequest
 
-API_KEY: Final = 16
-VERSIONS: Final = (0, 5)
 
 GROUP_TYPE: Final = "classic"
 GROUP_BYTES: Final = 40

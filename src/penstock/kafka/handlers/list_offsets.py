@@ -33,8 +33,6 @@ from penstock.state.leader_epochs import epoch_of_offset
 if TYPE_CHECKING:
     from kio.schema.list_offsets.v11.request import ListOffsetsPartition, ListOffsetsRequest
 
-API_KEY: Final = 2
-VERSIONS: Final = range(1, 12)
 
 LATEST: Final = -1
 EARLIEST: Final = -2

@@ -44,8 +44,6 @@ from penstock.model.topic_names import name_problem
 if TYPE_CHECKING:
     from penstock.state.read.view import StateView, Topic
 
-API_KEY: Final = 3
-VERSIONS: Final = range(14)
 RAW: Final = True
 
 IDS_IN_REQUEST_FROM: Final = 10

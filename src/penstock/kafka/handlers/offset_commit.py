@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     _Partition = v9.OffsetCommitRequestPartition | v10.OffsetCommitRequestPartition
     _Topic = v9.OffsetCommitRequestTopic | v10.OffsetCommitRequestTopic
 
-API_KEY: Final = 8
-VERSIONS: Final = (2, 10)
 
 MISSING_GROUP_FROM: Final = 9
 TOPIC_IDS_FROM: Final = 10

@@ -2,7 +2,7 @@
 
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.groups.errors import GroupError
 from penstock.groups.offsets import PartitionId
@@ -16,9 +16,6 @@ from penstock.kafka.wire.schema import build, response_types
 
 if TYPE_CHECKING:
     from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
-
-API_KEY: Final = 47
-VERSIONS: Final = (0, 0)
 
 
 async def handle(context: RequestContext, request: "OffsetDeleteRequest") -> Answer:

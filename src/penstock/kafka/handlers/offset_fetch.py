@@ -40,11 +40,8 @@ if TYPE_CHECKING:
         v7.OffsetFetchRequestTopic | v9.OffsetFetchRequestTopics | v10.OffsetFetchRequestTopics
     )
 
-API_KEY: Final = 9
-VERSIONS: Final = (1, 10)
 
 FLEXIBLE_FROM: Final = 6
-GROUPS_FROM: Final = 8
 TOPIC_IDS_FROM: Final = 10
 GROUP_COST: Final = 4
 """What a group costs, in items: it is looked up by SQL if it is not in memory."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
         OffsetForLeaderPartition,
     )
 
-API_KEY: Final = 23
-VERSIONS: Final = range(2, 5)
 
 UNDEFINED: Final = -1
 

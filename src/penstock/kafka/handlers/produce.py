@@ -32,8 +32,6 @@ from penstock.kafka.wire.produce_codec import (
 from penstock.kafka.wire.produce_repeat import KnownProduce, known_produce
 from penstock.model.steps import at_once, if_short
 
-API_KEY: Final = 0
-VERSIONS: Final = (3, 13)
 RAW: Final = True
 
 

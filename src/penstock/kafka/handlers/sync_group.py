@@ -5,7 +5,7 @@ has room for it. From version 5 on the member says which
 protocol it believes in (KIP-559).
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.groups.messages import SyncRequest
 from penstock.kafka import confirmed as fresh
@@ -16,9 +16,6 @@ from penstock.kafka.wire.schema import build, response_types
 
 if TYPE_CHECKING:
     from kio.schema.sync_group.v5.request import SyncGroupRequest
-
-API_KEY: Final = 14
-VERSIONS: Final = (0, 5)
 
 
 async def handle(context: RequestContext, request: "SyncGroupRequest") -> Answer:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.handlers.describe_groups import VERSIONS
+from penstock.kafka.registry import BY_MODULE
 
-ALL = range(VERSIONS[0], VERSIONS[1] + 1)
+ALL = BY_MODULE["describe_groups"].versions
 
 
 @pytest.mark.parametrize("version", ALL)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.handlers.find_coordinator import VERSIONS
+from penstock.kafka.registry import BY_MODULE
 
-ALL = range(VERSIONS[0], VERSIONS[1] + 1)
+ALL = BY_MODULE["find_coordinator"].versions
 
 
 async def find(face: Any, version: int, key_type: int) -> tuple[str, int, str, int]:

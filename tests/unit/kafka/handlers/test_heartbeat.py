@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.handlers.heartbeat import VERSIONS
+from penstock.kafka.registry import BY_MODULE
 
-ALL = range(VERSIONS[0], VERSIONS[1] + 1)
+ALL = BY_MODULE["heartbeat"].versions
 
 
 @pytest.mark.parametrize("version", ALL)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.handlers.join_group import VERSIONS
+from penstock.kafka.registry import BY_MODULE
 from penstock.model.errors import InvalidRequestError
 
-ALL = range(VERSIONS[0], VERSIONS[1] + 1)
+ALL = BY_MODULE["join_group"].versions
 
 
 @pytest.mark.parametrize("version", ALL)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.handlers.leave_group import VERSIONS
+from penstock.kafka.registry import BY_MODULE
 
-ALL = range(VERSIONS[0], VERSIONS[1] + 1)
+ALL = BY_MODULE["leave_group"].versions
 
 
 async def leave(face: Any, version: int, group_id: str, *leavers: tuple[str, str | None]) -> Any:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.handlers.list_groups import VERSIONS
+from penstock.kafka.registry import BY_MODULE
 
-ALL = range(VERSIONS[0], VERSIONS[1] + 1)
+ALL = BY_MODULE["list_groups"].versions
 
 
 async def listed(face: Any, version: int, **filters: Any) -> list[str]:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from penstock.groups.offsets import CommittedOffset
-from penstock.kafka.handlers.offset_commit import VERSIONS
+from penstock.kafka.registry import BY_MODULE
 from unit.kafka.handlers.test_leave_group import leave
 
-ALL = range(VERSIONS[0], VERSIONS[1] + 1)
+ALL = BY_MODULE["offset_commit"].versions
 
 
 def errors(reply: Any) -> list[str]:

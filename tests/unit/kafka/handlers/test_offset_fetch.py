@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.handlers.offset_fetch import VERSIONS
+from penstock.kafka.registry import BY_MODULE
 from penstock.state.commands import DeleteTopic
 
-ALL = range(VERSIONS[0], VERSIONS[1] + 1)
+ALL = BY_MODULE["offset_fetch"].versions
 Row = tuple[Any, int, int, str, str]
 
 

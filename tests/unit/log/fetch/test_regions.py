@@ -177,9 +177,6 @@ class PagedFile:
         self.pages |= set(range(start // PAGE, (end - 1) // PAGE + 1))
         return end <= len(self.data)
 
-    def advise(self, start: int, end: int) -> None:
-        pass
-
     def identity(self) -> int:
         return 1
 
