@@ -41,10 +41,6 @@ WORDS = re.compile(
 FOLDERS_TO_REWRITE = frozenset(
     {
         "agent",
-        "app",
-        "app/api",
-        "app/host",
-        "app/http",
         "cli",
         "cli/client",
         "cli/commands",

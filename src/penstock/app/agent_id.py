@@ -1,4 +1,4 @@
-"""The id of a cluster's agent: from its setting, else the one kept beside its replica."""
+"""An agent of a cluster takes its id from its setting, else from a file next to its replica."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ _IDS: Final = (1 << 31) - 1
 
 
 def agent_id(folder: Path, *, wanted: int, random: Random) -> int:
-    """The agent id of a data directory, kept there from its first start on.
+    """Return the agent id of a data directory, which keeps the id from its first start on.
 
     Args:
         wanted: the setting `node_id`; 0: any.
@@ -41,7 +41,7 @@ def _read(file: Path) -> int:
         raise CorruptDataError(
             "read agent id",
             str(file),
-            f"{text[:20]!r} is no id",
-            "remove the file: a new id is as good",
+            f"{text[:20]!r} is not an agent id",
+            "remove the file: the next start chooses a new id",
         )
     return int(text)

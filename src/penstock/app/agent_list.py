@@ -1,4 +1,4 @@
-"""The agents of a cluster as the body of `GET /v1/agents`."""
+"""`GET /v1/agents` lists the agents of a cluster."""
 
 from typing import Final
 
@@ -7,12 +7,12 @@ from penstock.membership.membership import Membership
 from penstock.state.cluster_tables import GROUP_SHARDS
 
 HTTP_LABEL: Final = "penstock.http"
-"""The label by which an agent tells tools its HTTP port. Agents of releases that served peers on
-it, and servers that serve none, have no such label: theirs is `peer`."""
+"""An agent publishes its HTTP port in this label, for tools. An agent without the label serves HTTP
+at its peer address: older releases do, and servers without a port for peers."""
 
 
 def list_agents(parts: Parts, membership: Membership) -> list[dict[str, object]]:
-    """All agents, as `GET /v1/agents` gives them."""
+    """List all agents in the form of `GET /v1/agents`."""
     queries = parts.queries()
     wal_runs: dict[int, int] = {}
     for wal in queries.wals():

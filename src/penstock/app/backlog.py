@@ -1,8 +1,8 @@
-"""How far compaction is behind: small runs that lie in objects and nobody has joined yet.
+"""The backlog of compaction counts small runs that lie in objects and wait to be joined.
 
-Readers of a partition with many small runs make many small requests; the state has a row for each.
-Counted by looking at the newest runs of each partition, so that it costs the same however long the
-log is.
+Readers of a partition with many small runs make many small requests, and the state has a row for
+each run. The count looks at the newest runs of each partition alone, so that counting costs the
+same however long the log is.
 """
 
 import asyncio
@@ -18,20 +18,23 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 60.0
 SMALL_BYTES: Final = 16 << 20
-"""A quarter of what compaction joins runs up to: it leaves no shorter ones where there are many."""
+"""A run below this is small. Compaction joins runs up to four times as many bytes, and where a
+partition has many runs it leaves none shorter than this."""
 SMALL_RUNS_MIN: Final = 13
-"""Of one partition: fewer may be at rest. Compaction joins what makes something four times as long,
-so of each of the four sizes from 64 KiB to below 16 MiB three may stay."""
+"""A partition with fewer small runs than this doesn't count, since compaction may be done with it.
+Compaction joins runs only into one that is four times as long, so three runs may stay of each of
+the four sizes from 64 KiB to below 16 MiB."""
 _NEWEST_MAX: Final = 256
 _PAGE: Final = 1000
 
 
 @dataclass(slots=True)
 class Backlog:
-    """Counts now and then. Event loop only.
+    """Counts the backlog at intervals. Event loop only.
 
     Args:
-        warn_bytes: above it the log says so, once until it was below; 0: never.
+        warn_bytes: a backlog above this logs one warning, and another only after the backlog has
+            been below it; 0: no warning.
     """
 
     queries: Callable[[], Queries]
@@ -42,14 +45,14 @@ class Backlog:
     is_warned: bool = False
 
     async def run_once(self) -> None:
-        """Count, and warn."""
+        """Count the backlog, and warn if it is above the bound."""
         loop = asyncio.get_running_loop()
         self.run_count, self.size_bytes = await loop.run_in_executor(self.pool, self._count)
         too_much = bool(self.warn_bytes) and self.size_bytes > self.warn_bytes
         if too_much and not self.is_warned:
             logger.warning(
                 "%d bytes in %d small runs wait for compaction (compaction_warn_bytes is %d): "
-                "run penstock pipeline compact, or penstock pipeline run beside the servers",
+                "run penstock pipeline compact once, or keep penstock pipeline run running",
                 self.size_bytes,
                 self.run_count,
                 self.warn_bytes,
@@ -57,7 +60,7 @@ class Backlog:
         self.is_warned = too_much
 
     def status(self) -> dict[str, object]:
-        """Return what /v1/status says of it."""
+        """Return the backlog as /v1/status shows it."""
         return {
             "runs": self.run_count,
             "bytes": self.size_bytes,
@@ -65,7 +68,7 @@ class Backlog:
         }
 
     def gauges(self) -> dict[str, float]:
-        """Return the values of its gauges by name, for /metrics."""
+        """Return the values of the backlog's gauges by name, for /metrics."""
         return {
             "penstock_compaction_backlog_runs": self.run_count,
             "penstock_compaction_backlog_bytes": self.size_bytes,

@@ -1,4 +1,4 @@
-"""The first screen: what runs where, and what to try. Pure."""
+"""The banner is a server's first screen: it says what runs where, and what to try. Pure."""
 
 import msgspec
 
@@ -7,11 +7,12 @@ from penstock.version import VERSION
 
 
 class Introduction(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server says of itself to a person, or to the parent of workers, once it serves."""
+    """A server introduces itself with this to a person, or to the parent of workers, once it
+    serves."""
 
     pid: int
     advertised: Address
-    """Clients connect to it."""
+    """Clients connect to this address."""
     http: Address | None
     data: str
     cluster_id: str
@@ -19,11 +20,11 @@ class Introduction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def banner(server: Introduction, *others: Introduction, command: str) -> str:
-    """The text, which ends in a newline.
+    """Return the banner's text, which ends in a newline.
 
     Args:
-        others: further workers of the host.
-        command: how the reader can call the console script.
+        others: the introductions of the host's further workers.
+        command: calls the console script in the reader's shell.
     """
     kafka, http = server.advertised, server.http
     option = "" if str(kafka) == "127.0.0.1:9092" else f" --server {kafka}"

@@ -1,7 +1,7 @@
-"""A server that is an agent of a cluster: journal in PostgreSQL, objects in a shared store.
+"""A server can be an agent of a cluster: journal in PostgreSQL, objects in a shared store.
 
-`penstock.agent` puts the agent itself together, on what is opened here. Order at the start: the
-lock, the journal, the agent. The end is the reverse.
+This module opens the lock and the journal, in this order; `penstock.agent` then puts the agent
+together on them. They are closed in the reverse order.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,11 +57,12 @@ class ClusterParts(Parts):
 
     @property
     def order(self) -> ClusterOrder:
-        """Who gives this agent's entries their positions."""
+        """The order that gives this agent's entries their positions."""
         return self.foundation.order
 
     async def leave(self, deadline_s: float) -> None:
-        """See `Parts`. Others claim this agent's shards of groups, and no client is sent here."""
+        """See `Parts`. Other agents claim this agent's shards of groups, and clients are no longer
+        sent to this agent."""
         await self.company.leave(deadline_s)
 
     def jobs(self) -> Sequence[Job]:
@@ -129,7 +130,7 @@ class ClusterParts(Parts):
     def not_ready(self) -> str:
         """See `Parts`."""
         if self.order.answering_since_s is None:
-            return "the journal doesn't answer"
+            return "the journal's database doesn't answer"
         return ""
 
     async def back_up(
@@ -142,7 +143,7 @@ class ClusterParts(Parts):
             "back up",
             destination,
             "a cluster's archive in the bucket is its backup",
-            "penstock restore --from URL makes a cluster or a data directory of it",
+            "penstock restore --from URL makes a cluster or a data directory from the archive",
         )
 
     def agent_sources(self) -> "AgentSources":

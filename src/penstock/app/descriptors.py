@@ -1,8 +1,8 @@
-"""Open files: every connection is one, and the storage must never be short of them.
+"""Every connection is an open file, and the storage must never be short of open files.
 
-A server asks for all that the system gives it, and takes no more clients than leave enough for
-the WAL, SQLite and segment objects: a client that is refused comes back, a commit that finds no
-descriptor holds up everybody.
+A server asks for as many as the system gives, and admits only so many clients that enough are left
+for the WAL, SQLite and segment objects: a refused client connects again, but a commit that gets no
+descriptor holds up every client.
 """
 
 import logging
@@ -18,19 +18,20 @@ from penstock.model.errors import InvalidRequestError
 logger = logging.getLogger(__name__)
 
 STORAGE_FILES: Final = 200
-"""Kept for what is no connection: WAL files, SQLite's, objects being read and written."""
+"""Open files that are kept for the storage: WAL files, SQLite's, objects being read and written."""
 _FINITE_LIMITS: Final = (1 << 20, 10_240)
-"""What is tried where the hard limit is "unlimited" and yet refused: macOS takes no soft limit
-above kern.maxfilesperproc, and 10,240 (OPEN_MAX) always. Source: setrlimit(2) of macOS."""
+"""These soft limits are tried where the hard limit is "unlimited" but the system refuses it: macOS
+accepts none above kern.maxfilesperproc, and accepts 10,240 (OPEN_MAX) always. Source: setrlimit(2)
+of macOS."""
 
 
 def fit_open_files(settings: ServerSettings) -> ServerSettings:
     """Raise the process's limit of open files, then fit `connections_max` into it.
 
-    Logs one warning when that has to be lowered.
+    A warning is logged if `connections_max` has to be lowered.
 
     Raises:
-        InvalidRequestError: the limit leaves nothing for clients.
+        InvalidRequestError: the limit leaves no open file for clients.
     """
     limit = raise_limit()
     kept = kept_files(settings)
@@ -48,32 +49,32 @@ def fit_open_files(settings: ServerSettings) -> ServerSettings:
 
 
 def kept_files(settings: ServerSettings) -> int:
-    """How many open files are kept for other things than Kafka's clients."""
+    """Return how many open files are kept for other things than Kafka's clients."""
     ports = bool(settings.http) + is_cluster(settings)
     return STORAGE_FILES + ports * settings.http_connections_max
 
 
 def connections_within(limit: int, wanted: int, *, kept: int) -> int:
-    """How many connections fit a limit of open files, at most `wanted`.
+    """Return how many connections fit a limit of open files, at most `wanted`.
 
     Args:
-        kept: files that are not for them.
+        kept: open files that connections don't get.
 
     Raises:
-        InvalidRequestError: none.
+        InvalidRequestError: not one connection fits.
     """
     if limit <= kept:
         raise InvalidRequestError(
             "start",
             "limit of open files",
-            f"{limit} files are too few: the storage and HTTP have {kept} for themselves",
-            "raise it with ulimit -n, or lower http_connections_max",
+            f"{limit} files are too few: the storage and HTTP keep {kept} for themselves",
+            "raise the limit with ulimit -n, or lower http_connections_max",
         )
     return min(wanted, limit - kept)
 
 
 def raise_limit() -> int:
-    """Raise the soft limit of open files to the hard one; returns what it is then."""
+    """Raise the soft limit of open files to the hard limit; return the new soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limits = [hard]
     if hard == resource.RLIM_INFINITY:
@@ -87,5 +88,5 @@ def raise_limit() -> int:
             else:
                 soft = limit
                 break
-    # "Unlimited" is a negative number to the module.
+    # The resource module shows "unlimited" as a negative number.
     return _FINITE_LIMITS[0] if soft == resource.RLIM_INFINITY else soft

@@ -1,6 +1,6 @@
-"""An embedded server: everything in one data directory, and no other agent.
+"""An embedded server keeps everything in one data directory, and is its only agent.
 
-Order at the start: the lock, then the agent. The end is the reverse.
+The lock is taken first, then the agent is opened; they are closed in the reverse order.
 """
 
 from contextlib import ExitStack
@@ -68,10 +68,11 @@ class EmbeddedParts(Parts):
         )
 
     def not_ready(self) -> str:
-        """See `Parts`. A WAL that no segment takes fills, and then producers wait in vain."""
+        """See `Parts`. A WAL whose records can't be moved to segments fills up, and then producers
+        wait until their requests time out."""
         uploader = self.foundation.log.uploader
         if uploader.last_error and uploader.pending_bytes >= self.settings.wal_bytes_max // 2:
-            return f"the WAL fills, since nothing of it can be stored: {uploader.last_error}"
+            return f"the WAL fills up, since segments can't be stored: {uploader.last_error}"
         return ""
 
     async def back_up(
@@ -97,7 +98,7 @@ async def open_embedded(settings: ServerSettings, environment: Environment) -> E
 
     Raises:
         ConflictError: another process uses the data directory.
-        CorruptDataError: what lies there is not what was written.
+        CorruptDataError: the directory's files don't hold what was written.
     """
     layout = DataLayout.of(settings.data)
     with ExitStack() as closing:
@@ -124,7 +125,7 @@ async def open_own(
     *,
     host: HostPlace | None = None,
 ) -> tuple[Opening, Agent, OwnFoundation]:
-    """Lock a data directory and put an agent together that writes its journal.
+    """Lock a data directory and put together an agent that writes the directory's journal.
 
     Args:
         host: see `OwnJournal`.

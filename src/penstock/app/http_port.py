@@ -1,5 +1,8 @@
-"""The HTTP port: metrics, health, status, backup. Imported once the Kafka port listens, since
-starlette, uvicorn and prometheus_client take longer to import than a server to start."""
+"""The HTTP port serves metrics, health, status, backups, repairs and the pipeline API.
+
+This module is imported once the Kafka port listens, since starlette, uvicorn and prometheus_client
+take longer to import than a server takes to start.
+"""
 
 import asyncio
 import contextlib
@@ -39,18 +42,18 @@ _POINTER = f"Penstock {VERSION}: see /v1/status, /metrics, /healthz, /readyz.\n"
 _KEEP_ALIVE_S = 30
 _LOOK_S = 1.0
 _SHOWN_PATH = 200
-"""Characters of a path that an answer repeats."""
+"""An answer repeats at most this many characters of a path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSources:
-    """What the answers are made of.
+    """The sources of the port's answers.
 
-    `status` gives a JSON object; `not_ready` the reason why the server is not ready, or "";
-    `back_up` copies everything to a path or URL, tells how far it is, and gives the manifest;
-    `secret` is what callers must know (None: nothing; see `SecretCheck` for what stays open);
-    `agents` is what tools get to know of a cluster's agents; `pipeline` is what jobs are answered
-    from, `repair` what repairs are.
+    `status` returns a JSON object; `not_ready` returns the reason why the server is not ready, or
+    ""; `back_up` copies everything to a path or URL, reports its progress, and returns the
+    manifest; `secret` is the secret that callers must send (None: callers need none; some paths
+    stay open, see `SecretCheck`); `agents`, `pipeline` and `repair` answer the calls of these
+    names.
     """
 
     metrics: Metrics
@@ -64,7 +67,7 @@ class HttpSources:
 
 
 def application(sources: HttpSources, gate: HttpGate) -> ASGIApp:
-    """The ASGI application of the HTTP port."""
+    """Return the ASGI application of the HTTP port."""
     exposition = Exposition(sources.metrics, version=VERSION)
 
     async def pointer(_: Request) -> Response:
@@ -74,7 +77,7 @@ def application(sources: HttpSources, gate: HttpGate) -> ASGIApp:
         return Response(exposition.text(), headers={"content-type": CONTENT_TYPE})
 
     async def healthz(_: Request) -> Response:
-        # That the event loop answers is what is asked; whether clients are served is /readyz's.
+        # /healthz asks only whether the event loop answers; /readyz, whether clients are served.
         return PlainTextResponse("ok\n")
 
     async def readyz(_: Request) -> Response:
@@ -87,8 +90,8 @@ def application(sources: HttpSources, gate: HttpGate) -> ASGIApp:
         return json_response(sources.status())
 
     async def back_up(request: Request) -> Response:
-        # A web page that a person on this machine looks at may send requests here, but no JSON
-        # ones without asking first.
+        # A web page in a browser of this machine could send requests to this port, but browsers
+        # send JSON to another origin only after they have asked the server.
         if not _is_json(request):
             return json_response({"error": "send application/json"}, 403)
         wanted = msgspec.json.decode(await read_body(request), type=BackupRequest)
@@ -121,8 +124,8 @@ def application(sources: HttpSources, gate: HttpGate) -> ASGIApp:
 
 
 async def _no_such_call(request: Request, error: Exception) -> Response:
-    """404 and 405 of the routes. Their kind is not `not_found`, by which drivers would take a
-    server without this call for one without the topic."""
+    """Answer 404 or 405 for a call that there is not. The answer's kind is not `not_found`, since
+    drivers would take a server that lacks the call for one that lacks the topic."""
     assert isinstance(error, HTTPException)
     call = f"{request.method} {request.url.path[:_SHOWN_PATH]}"
     text = f"{call}: {error.detail}; docs/operations.md lists the calls of this port"
@@ -130,8 +133,9 @@ async def _no_such_call(request: Request, error: Exception) -> Response:
 
 
 async def _own_error(_: Request, error: Exception) -> Response:
-    """An error of ours, which is raised again after the answer, and logged."""
-    return problem(500, "retry", f"{type(error).__name__} in this server; its log has the rest")
+    """Answer 500 for a bug of this server; starlette then raises the error, and it is logged."""
+    text = f"{type(error).__name__} in this server; its log has the traceback"
+    return problem(500, "retry", text)
 
 
 def peer_application(sources: PeerSources, secret: ClusterSecret, gate: HttpGate) -> ASGIApp:
@@ -140,7 +144,7 @@ def peer_application(sources: PeerSources, secret: ClusterSecret, gate: HttpGate
 
 
 class BackupRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What POST /v1/backup takes."""
+    """The body of POST /v1/backup."""
 
     to: str
 
@@ -150,16 +154,17 @@ def _is_json(request: Request) -> bool:
 
 
 class HttpServer:
-    """Serves the application on a socket that listens already. Start, then close."""
+    """Serves the application on a socket that already listens. Callers call `start`, then
+    `close`."""
 
     def __init__(self, app: ASGIApp, gate: HttpGate, listener: socket.socket) -> None:
         """
         Args:
-            app: behind `RequestSlots` of the same gate.
+            app: the application, which `RequestSlots` of the same gate guards.
         """
         config = uvicorn.Config(
             app,
-            # Logs are configured by the server, the loop runs already, and no route needs more.
+            # The server has configured its logs, and the event loop runs already.
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -194,7 +199,7 @@ class HttpServer:
     async def _serve(self) -> None:
         await self._server.serve(sockets=[self._listener])
         if not self._server.should_exit:
-            raise RuntimeError(f"the port {self._gate.name} is not served any more")
+            raise RuntimeError(f"the port {self._gate.name} is no longer served")
 
     def _look(self) -> None:
         self._gate.look()
@@ -202,7 +207,7 @@ class HttpServer:
 
 
 class _QuietServer(uvicorn.Server):
-    """Signals are the whole server's, not the HTTP port's."""
+    """A uvicorn server that leaves signals to the process."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

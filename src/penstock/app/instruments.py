@@ -1,4 +1,4 @@
-"""The instruments of the Kafka face and of the log, on the metrics of the observability package."""
+"""These instruments turn events of the Kafka face and of the log into metrics."""
 
 import enum
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ _READ_ERRORS: Final = (
     OverloadedError,
     StorageFullError,
 )
-"""The errors that a fetch's read is known to end in."""
+"""The kinds of error that a fetch's read can end in; each has a series from the start."""
 
 
 class _Histograms(dict[str, Histogram]):
@@ -68,7 +68,7 @@ class _Histograms(dict[str, Histogram]):
         return self.make(stage)
 
     def make(self, stage: str) -> Histogram:
-        """The histogram of a stage, which a scrape shows from now on."""
+        """Make the histogram of a stage, which every scrape shows from now on."""
         kind, _, label = stage.partition(":")
         histogram = self[stage] = self._metrics.histogram(_STAGES[kind], label)
         return histogram
@@ -84,13 +84,13 @@ class KafkaInstruments:
         for kind, (name, labels) in _LABELLED_EVENTS.items():
             self._counters |= {f"{kind}:{label}": (name, str(label)) for label in labels}
         for name, label in self._counters.values():
-            # From the start, so that an alert on the first rise fires.
+            # The series exist from the start: an alert sees the first rise only from a known 0.
             metrics.add(name, 0, label)
         stages = [api.stage for api in APIS.values()]
         for stage in (*stages, *(f"parse:{name}" for name in _PARSED)):
             self._histograms.make(stage)
-        # An acknowledgement is a Produce's reply and a fetch's answer a Fetch's: the same
-        # observations under a second name cost nothing.
+        # An acknowledgement is the reply of a Produce, and a fetch's answer that of a Fetch: both
+        # names share one histogram, so the second name costs nothing.
         for api, name in (
             ("Produce", "penstock_ack_duration_seconds"),
             ("Fetch", "penstock_fetch_duration_seconds"),
@@ -98,7 +98,7 @@ class KafkaInstruments:
             metrics.histograms[name][""] = self._histograms[f"request:{api}"]
 
     def observe(self, stage: str, seconds: float) -> None:
-        """One duration."""
+        """Record one duration of a stage."""
         self._histograms[stage].observe(seconds)
 
     def count(self, event: str, amount: int = 1) -> None:
@@ -108,10 +108,10 @@ class KafkaInstruments:
 
 
 class HttpCounts:
-    """Counts of the HTTP ports: what an `HttpGate` reports.
+    """Counts what the gates of the HTTP ports report.
 
     Args:
-        ports: names of those that there are.
+        ports: the names of the ports that this server has.
     """
 
     def __init__(self, metrics: Metrics, ports: Sequence[str]) -> None:
@@ -121,7 +121,7 @@ class HttpCounts:
                 self.count(port, happened, 0)
 
     def count(self, port: str, happened: enum.StrEnum, amount: int = 1) -> None:
-        """A connection was closed, or a client turned away."""
+        """Count a connection that the gate closed, or a client that it turned away."""
         name = (
             "penstock_http_ended_connections_total"
             if isinstance(happened, HttpEnding)
@@ -144,7 +144,7 @@ class LogInstruments:
             metrics.add("penstock_fetch_errors_total", 0, error.__name__)
 
     def committed(self, delivery: Delivery) -> None:
-        """A group commit is over."""
+        """Record a group commit that is over."""
         if delivery.error is not None:
             self._metrics.add("penstock_append_errors_total")
             return
@@ -157,7 +157,7 @@ class LogInstruments:
             self._metrics.add("penstock_append_bytes_total", stored_bytes)
 
     def flushed(self, flight: Flight) -> None:
-        """A flush is over."""
+        """Record a flush that is over."""
         if flight.error is not None:
             self._metrics.add("penstock_append_errors_total")
             return
@@ -170,13 +170,13 @@ class LogInstruments:
         self._metrics.add("penstock_append_bytes_total", flight.length)
 
     def damaged(self, kind: DamageKind) -> None:
-        """Stored bytes were found damaged or missing."""
+        """Count stored bytes that were found damaged or missing."""
         self._metrics.add("penstock_damage_total", 1, kind.value)
 
     def healed(self) -> None:
-        """Bytes that came damaged were right when they were read once more."""
+        """Count bytes that a first read gave damaged and a second read gave right."""
         self._metrics.add("penstock_damage_healed_total")
 
     def read_failed(self, kind: str) -> None:
-        """A fetch got an error of a partition."""
+        """Count an error that a fetch got for a partition."""
         self._metrics.add("penstock_fetch_errors_total", 1, kind)

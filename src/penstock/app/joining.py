@@ -1,4 +1,4 @@
-"""The HTTP calls about agents, of a server that is one of several."""
+"""A server that is one of several answers HTTP calls about its cluster's agents."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -17,7 +17,7 @@ def agent_sources(
     take_over: Callable[[str], Awaitable[int]] | None = None,
     without_secret: bool = False,
 ) -> "AgentSources":
-    """What the HTTP calls about agents are answered from."""
+    """Return the sources of the HTTP calls about agents."""
     # Imported after the Kafka port, which clients wait for.
     from penstock.app.http.agents_api import AgentSources
 

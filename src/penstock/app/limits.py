@@ -1,4 +1,4 @@
-"""A server's settings in the words of the packages that act on them. Pure."""
+"""Each package has settings of its own; they are made here from a server's settings. Pure."""
 
 from penstock.app.http.gate import HttpLimits
 from penstock.config.about import MIB
@@ -14,7 +14,7 @@ from penstock.membership.membership import MembershipSettings
 def log_limits(settings: ServerSettings) -> LogSettings:
     """Return the limits of `penstock.log`."""
     return LogSettings(
-        # A file must be able to take a frame and its header, so that small files have small frames.
+        # A WAL file must have room for its header and one frame, so small files get small frames.
         frame_bytes_max=min(16 * MIB, settings.wal_file_bytes // 2),
         tail_cache_bytes=settings.tail_cache_bytes,
         block_cache_bytes=settings.block_cache_bytes,

@@ -1,7 +1,7 @@
-"""What a server opens for its agent, whatever its shape: threads, connections, stores, metrics.
+"""A server of any shape opens threads, connections, stores and metrics for its agent here.
 
 They are closed in the reverse order: the threads end first, then files and connections, which a
-thread may use till its end, then the directory's lock.
+thread may use until it ends, then the directory's lock.
 """
 
 from collections.abc import Callable
@@ -36,11 +36,11 @@ from penstock.system.files import PosixDevice
 from penstock.version import VERSION
 
 POOL_THREADS: Final = 4
-"""Threads for block reads, object puts and WAL preparation: what they wait for is the disk."""
+"""Threads for block reads, object puts and WAL preparation. They mostly wait for the disk."""
 
 
 class Opening:
-    """One server's opening."""
+    """Opens what one server needs, and has `closing` close it."""
 
     def __init__(
         self,
@@ -51,22 +51,22 @@ class Opening:
     ) -> None:
         """
         Args:
-            layout: of the server's own directory.
-            closing: takes what closes all that is opened here.
+            layout: the layout of the server's own directory.
+            closing: closes everything that is opened here.
         """
         self._settings = settings
         self._environment = environment
         self._layout = layout
         self.metrics = Metrics()
         self._store_instruments = StoreInstruments(self.metrics)
-        # Before the pool, so that it is closed after it: a connection that is closed while a
-        # thread uses it ends the process.
+        # Files are entered before the pool, so that they are closed after it: closing a SQLite
+        # connection while a thread uses it crashes the process.
         self._files = closing.enter_context(ExitStack())
         self.pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="storage")
         closing.callback(self.pool.shutdown)
 
     def open_remote(self, url: str, *, writer: str = "") -> ObjectStore:
-        """Open a store that is tried again and whose requests are counted.
+        """Open a remote store whose requests are retried and counted.
 
         Args:
             writer: see `open_store`.
@@ -119,7 +119,7 @@ class Opening:
         """Return the settings of the server's agent.
 
         Args:
-            me: the agent's id; 0: its journal says it.
+            me: the agent's id; 0: the journal gives the id.
             shards, cut_off_s, cluster: see `AgentSettings`.
         """
         environment, settings = self._environment, self._settings

@@ -1,4 +1,4 @@
-"""A server's parts, whatever its shape: what its lifecycle, HTTP port and status reach."""
+"""A server of any shape shows its parts to its lifecycle, HTTP port and status in one way."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -35,23 +35,23 @@ if TYPE_CHECKING:
 
 
 class Environment(NamedTuple):
-    """What a server is opened with beside its settings."""
+    """Everything besides its settings that a server is opened with."""
 
     clock: BelievedClock
     random: Random
     on_fatal: Callable[[BaseException], None]
-    """Ends the process; called when it is unknown what is durable."""
+    """Ends the process. It is called when nothing can be said about what is durable."""
     advertised: Address
-    """What clients are told to connect to."""
+    """The address of this server in answers to clients."""
     peer: Address | None
-    """Other agents call this one at this address; None: it has no HTTP port."""
+    """Other agents call this agent at this address; None: this agent has no HTTP port."""
     http: Address | None = None
-    """Tools reach its HTTP port at this address, where it differs from the one for agents."""
+    """Tools reach the HTTP port at this address; None: at the same address as agents."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Parts(ABC):
-    """A server's parts, open. `start`, then `drain`, then `closing.close`."""
+    """The open parts of a server. Callers call `start`, then `drain`, then `closing.close`."""
 
     settings: ServerSettings
     layout: DataLayout
@@ -60,10 +60,10 @@ class Parts(ABC):
     pool: ThreadPoolExecutor
     agent: Agent
     foundation: Foundation
-    """Of the agent."""
+    """Everything that the agent was opened on: state, clock, pool, store."""
     kafka: KafkaServer
     closing: ExitStack = field(default_factory=ExitStack)
-    """Closes what the parts hold, in reverse; the last is the directory's lock."""
+    """Closes what the parts hold, in the reverse order of opening; the directory's lock is last."""
 
     @property
     def ages(self) -> Ages:
@@ -77,12 +77,12 @@ class Parts(ABC):
 
     @property
     def queries(self) -> Callable[[], Queries]:
-        """Gives each calling thread its own connection to the state."""
+        """Returns the calling thread's own connection to the state."""
         return self.foundation.queries
 
     @property
     def store(self) -> ObjectStore:
-        """The objects, inherited ones too."""
+        """The store of the log's objects, including objects inherited from a restored log."""
         return self.foundation.store
 
     @property
@@ -97,70 +97,73 @@ class Parts(ABC):
 
     @property
     def broker(self) -> Broker:
-        """The value that handlers of the Kafka face reach."""
+        """The broker that handlers of the Kafka face call."""
         return self.agent.broker
 
     @property
     def epoch(self) -> int:
-        """The epoch of this agent."""
+        """Return this agent's epoch, which each start raises."""
         return self.foundation.epoch
 
     @property
     def position(self) -> int:
-        """The last entry of the journal that is applied here."""
+        """The position of the last journal entry that this agent has applied."""
         return self.foundation.ordering.position
 
     async def start(self) -> None:
-        """Begin: after it clients may be served."""
+        """Start the parts. After this returns, clients may be served."""
         await self.agent.start()
 
-    async def leave(self, deadline_s: float) -> None:  # noqa: B027 - most have nobody to tell
-        """Hand over to others what clients would look for here, while all is still served."""
+    async def leave(self, deadline_s: float) -> None:  # noqa: B027 - most shapes have no other agent
+        """Hand over to other agents what clients look for at this one, while it still serves."""
 
     async def wait_for_others(self, deadline_s: float) -> None:  # noqa: B027 - most are alone
-        """Serve on until the other workers of this host have ended, which drain through this one;
-        at most `deadline_s`."""
+        """Serve until the other workers of this host have ended, since they drain through this
+        worker; at most `deadline_s`."""
 
     async def drain(self, deadline_s: float) -> bool:
-        """Bring what was acknowledged to where it stays, and stop the log. Whether all of it is
-        there; what isn't is safe in the WAL."""
+        """Move acknowledged records to segment objects, and stop the log.
+
+        Returns:
+            Whether all records are in objects. The others are safe in the WAL.
+        """
         return await self.agent.drain(deadline_s)
 
     def jobs(self) -> Sequence[Job]:
-        """Return the work that comes round."""
+        """Return the jobs that run at intervals."""
         return self.agent.jobs()
 
     @abstractmethod
     def status(self) -> dict[str, object]:
-        """What there is to say of its storage, for /v1/status."""
+        """Return the state of this server's storage, as /v1/status shows it."""
 
     @abstractmethod
     def gauges(self) -> dict[str, float]:
-        """Return the values of its storage's gauges by name, for /metrics."""
+        """Return the values of the storage's gauges by name, for /metrics."""
 
     @abstractmethod
     def not_ready(self) -> str:
-        """Why clients can't be served as they should be, or ""."""
+        """Return the reason why clients can't be served as they should be, or ""."""
 
     @abstractmethod
     async def back_up(
         self, destination: str, progress: Callable[[int, int], None] | None = None
     ) -> dict[str, object]:
-        """Copy everything acknowledged so far, while serving; what the manifest says.
+        """Copy every record acknowledged so far, while serving; return the backup's manifest.
 
         Args:
-            progress: told bytes done and in all, on the event loop.
+            progress: gets the bytes copied so far and the bytes in all, on the event loop.
 
         Raises:
-            PenstockError: it can't be made.
+            PenstockError: the backup can't be made.
         """
 
     def agent_sources(self) -> "AgentSources | None":
-        """What the HTTP calls about agents are answered from; None: there is one agent."""
+        """Return the sources of the HTTP calls about agents; None: there is one agent."""
         return None
 
     def repair_sources(self) -> "RepairSources":
-        """What the HTTP calls of `penstock repair` are answered by."""
+        """Return the sources of the HTTP calls of `penstock repair`."""
         from penstock.app.http.repair_api import RepairSources
 
         return RepairSources(
@@ -174,7 +177,7 @@ class Parts(ABC):
         )
 
     def pipeline_sources(self) -> "PipelineSources":
-        """What jobs of the pipeline are answered from."""
+        """Return the sources of the pipeline API."""
         from penstock.app.api.sources import PipelineSources, url_without_credentials
 
         settings, broker = self.settings, self.broker
@@ -203,5 +206,5 @@ class Parts(ABC):
         )
 
     def peer_sources(self) -> "PeerSources | None":
-        """What other agents ask for; None: there are none."""
+        """Return the sources of the calls of other agents; None: there are no other agents."""
         return None

@@ -1,4 +1,4 @@
-"""Runs a server in the foreground until it is told to end."""
+"""Runs a server in the foreground until a signal ends it."""
 
 import asyncio
 import contextlib
@@ -49,7 +49,7 @@ def run(settings: ServerSettings, *, worker: WorkerPlace | None = None) -> None:
 def _runner() -> Callable[[Coroutine[Any, Any, None]], None]:
     try:
         import uvloop
-    except ImportError:  # there is no wheel for every platform; it is faster, not otherwise
+    except ImportError:  # uvloop lacks wheels for some platforms; it differs in speed alone
         return asyncio.run
     return uvloop.run
 
@@ -77,14 +77,14 @@ async def _serve(settings: ServerSettings, *, worker: WorkerPlace | None = None)
         else:
             _print(banner(server.introduction(), command=_command()))
         await stopping.wait()
-        logger.info("draining; a second signal ends at once")
+        logger.info("draining; a second signal ends the process at once")
     finally:
         await server.stop(after_others=link is not None and link.is_parent_gone)
     logger.info("stopped")
 
 
 def _hear(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:  # noqa: ARG001
-    """Count what asyncio would only log: a failed callback, a task whose error was not taken."""
+    """Count what asyncio would only log: a failed callback, a task whose error was never read."""
     error = context.get("exception")
     if not isinstance(error, BaseException):
         error = str(context.get("handle", ""))
@@ -111,14 +111,14 @@ async def _supervise(settings: ServerSettings) -> None:
     on_signals(stopping.set, at_once=at_once)
     if await _unless(stopping, supervisor.start()):
         await stopping.wait()
-    logger.info("draining %d workers; a second signal ends at once", settings.workers)
+    logger.info("draining %d workers; a second signal ends them at once", settings.workers)
     await supervisor.stop()
     logger.info("stopped")
 
 
 async def _unless(stopping: asyncio.Event, starting: Coroutine[Any, Any, None]) -> bool:
-    """Start, unless it is told to stop meanwhile: what is started from may be away for long.
-    Whether it was started."""
+    """Start, unless `stopping` is set first: a database that the start waits for may be away for
+    long. Return whether the start has finished."""
     started = asyncio.ensure_future(starting)
     stopped = asyncio.ensure_future(stopping.wait())
     try:
@@ -126,7 +126,7 @@ async def _unless(stopping: asyncio.Event, starting: Coroutine[Any, Any, None]) 
         if started.done():
             started.result()
             return True
-        logger.info("told to stop before it served")
+        logger.info("stopped by a signal before clients were served")
         started.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await started
@@ -136,26 +136,27 @@ async def _unless(stopping: asyncio.Event, starting: Coroutine[Any, Any, None]) 
 
 
 def _tune_interpreter() -> None:
-    """Settings of the interpreter that a server's work asks for; each was measured."""
-    # What is loaded by now stays: looking through it again and again finds no garbage. The rest
-    # is freed by counting references, and cycles are few, so they are looked for seldom.
+    """Tune the interpreter for a server's work; each setting was measured."""
+    # Modules that are loaded by now stay loaded, so collections needn't look through them. Most
+    # other objects are freed by counting references; cycles are few, so they are looked for seldom.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-    # The commit lane comes back from a sync and wants the lock that the event loop holds: 5 ms,
-    # the default, is many times what a commit takes.
+    # After a sync the commit lane's thread needs the interpreter's lock, which the event loop holds
+    # for up to this interval. The default of 5 ms is many times what a commit takes.
     sys.setswitchinterval(0.0005)
 
 
 def _print(text: str) -> None:
-    # Whoever started the server may have closed its output, which is no reason to end.
+    # The program that started the server may have closed its output: the server still serves.
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.write(text)
         sys.stdout.flush()
 
 
 def _command() -> str:
-    """How the reader calls the console script: by name where the shell finds this very one."""
+    """Return the call of the console script: its name where the shell finds this installation's,
+    else the interpreter with `-m penstock`."""
     started_as = Path(sys.argv[0])
     if started_as.name != "penstock":
         return f"{sys.executable} -m penstock"

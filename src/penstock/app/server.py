@@ -1,9 +1,9 @@
 """A server's life: start, serve, drain.
 
-Order at the start: parts are opened (the WAL is recovered), the Kafka port listens, and only then
-HTTP is imported and listens, since clients wait for the former.
-Order at the end: no new connections; requests under way are answered; the log moves its WAL to
-segments while the time allows; everything is closed and the lock given up.
+At the start the parts are opened (the WAL is recovered), then the Kafka port listens, and only then
+the HTTP modules are imported and the HTTP port listens, since clients wait for the Kafka port.
+At the end no new connections are taken, and requests under way are answered; then the log moves its
+WAL to segments as far as the time allows; then everything is closed and the lock released.
 """
 
 import asyncio
@@ -48,17 +48,18 @@ _LEAVE_MAX_S = 5.0
 _LOOK_S = 1.0
 
 FATAL_EXIT_STATUS = 70
-"""EX_SOFTWARE of sysexits.h: a supervisor should start the server again, which then recovers."""
+"""EX_SOFTWARE of sysexits.h. A supervisor should start the server again; the start recovers."""
 
 
 def end_process(error: BaseException) -> None:
-    """End the process at once: what is durable is unknown, and only recovery can tell; or this
-    agent's epoch is over, or what it has applied never happened.
+    """End the process at once.
 
-    Not an exception, since the caller is a thread, and anything that still ran could acknowledge.
+    There are three reasons: what is durable is unknown, and only recovery can find out; or this
+    agent's epoch is over; or entries that it has applied are not in the journal. An exception isn't
+    enough, since the caller is a thread, and other threads could still acknowledge records.
     """
     if isinstance(error, FencedError | JournalOlderError):
-        logger.critical("ending at once, since others go on without this agent: %s", error)
+        logger.critical("ending at once, since other agents go on without this one: %s", error)
     else:
         logger.critical("ending at once, since it is unknown what is durable: %s", error)
     logging.shutdown()
@@ -66,7 +67,7 @@ def end_process(error: BaseException) -> None:
 
 
 class Server:
-    """One server on one event loop: start, then stop."""
+    """One server on one event loop. Callers call `start`, then `stop`."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Server:
         """
         Args:
             elapsed_s: see `BelievedClock`.
-            worker: which of several on this host it is; None: the only one.
+            worker: this server's place among the workers of its host; None: it has no workers.
         """
         self._worker = worker
         self.settings = settings
@@ -112,7 +113,7 @@ class Server:
 
     @property
     def advertised(self) -> Address:
-        """What clients are told to connect to."""
+        """The address of this server in answers to clients."""
         broker = self.parts.broker
         return Address(broker.advertised_host, broker.advertised_port)
 
@@ -121,15 +122,15 @@ class Server:
 
         Raises:
             ConflictError: the data directory or an address is in use.
-            CorruptDataError: what lies in the data directory is not what was written.
+            CorruptDataError: the data directory's files don't hold what was written.
             RetryableError: a cluster's journal doesn't answer.
         """
         for text in warnings(self.settings):
             logger.warning("%s", text)
         listeners: list[socket.socket] = []
         try:
-            # Bound before anything is opened: others are told the addresses. Clients are accepted
-            # only once they can be served.
+            # Ports are bound before the parts are opened, since the parts publish the addresses.
+            # Clients are accepted only once they can be served.
             listeners.append(_bind(self.kafka_address, setting="kafka"))
             self.kafka_address = _bound(self.kafka_address, listeners[0])
             if self.http_address is not None:
@@ -165,9 +166,10 @@ class Server:
             self._jobs.start()
             if self.http_address is not None:
                 await self._start_http(parts, listeners[1:])
-            # Soon, so that the first member of a group needn't wait for the modules. On the loop:
-            # kio's import one another in circles, and two threads that load such modules at once
-            # end in a deadlock, which the interpreter breaks by an error.
+            # The modules are imported soon, so that the first member of a group needn't wait for
+            # them, and on the event loop: kio's modules import one another in circles, and two
+            # threads that load such modules at once deadlock; the interpreter ends that by an
+            # error.
             asyncio.get_running_loop().call_later(_SCHEMAS_AFTER_S, _import_schemas)
         except BaseException:
             await self.stop()
@@ -179,8 +181,8 @@ class Server:
         """Drain and close. Idempotent.
 
         Args:
-            after_others: the other workers of this host have been told to end, too, and nobody
-                sees to it that the one that writes the journal is the last.
+            after_others: the other workers of this host end at the same time, and no parent makes
+                the worker that writes the journal end last.
         """
         if self._parts is None:
             return
@@ -191,12 +193,12 @@ class Server:
         if after_others:
             await parts.wait_for_others(deadline_s)
         await parts.leave(min(deadline_s, _LEAVE_MAX_S))
-        # Together: members that wait for a rebalance are answered by the coordinator's end, and
-        # the drain waits for their answers.
+        # Both at once: members that wait for a rebalance get their answers when the coordinator
+        # closes, and the drain waits for these answers.
         await asyncio.gather(parts.kafka.drain(deadline_s), parts.groups.close())
         drained = await parts.drain(deadline_s)
         if not drained:
-            logger.info("the WAL still holds records; the next start serves them from there")
+            logger.info("the WAL still holds records; the next start serves them from the WAL")
         await asyncio.gather(*(port.close() for port in self._http))
         parts.closing.close()
         self._parts = None
@@ -219,20 +221,22 @@ class Server:
     async def back_up(
         self, destination: str, progress: directory.Progress | None = None
     ) -> dict[str, object]:
-        """Copy everything acknowledged so far, while serving.
+        """Copy every record acknowledged so far, while serving.
 
         Args:
-            destination: a path or URL of an object store, without a backup in it.
-            progress: told how far it is, on the event loop.
+            destination: a path or URL of an object store that holds no backup yet.
+            progress: gets the bytes copied so far and the bytes in all, on the event loop.
 
         Returns:
-            What the backup's manifest says.
+            The backup's manifest.
 
         Raises:
-            ConflictError: another backup is being made, or there is one already.
+            ConflictError: another backup is being made, or the destination holds one already.
         """
         if self._backing_up:
-            raise ConflictError("back up", destination, "another backup is being made")
+            raise ConflictError(
+                "back up", destination, "another backup is being made", "try again after it"
+            )
         self._backing_up = True
         try:
             return await self.parts.back_up(destination, progress)
@@ -240,7 +244,7 @@ class Server:
             self._backing_up = False
 
     async def _look_at_clock(self) -> None:
-        # A server that nobody uses reads no time, and a clock is believed by having been looked at.
+        # An idle server reads no time, but a clock is believed only after it was read for a while.
         self._clock.look()
 
     def introduction(self) -> Introduction:
@@ -256,7 +260,7 @@ class Server:
         )
 
     def not_ready(self) -> str:
-        """Why clients are not served as they should be, or ""."""
+        """Return the reason why clients are not served as they should be, or ""."""
         if self._draining:
             return "draining"
         return self.parts.not_ready() or self._background.not_ready()
@@ -301,7 +305,7 @@ class Server:
         parts.metrics.on_scrape(
             lambda: {**status.gauges(parts, ready_s=self._ready_s), **backlog.gauges()}
         )
-        # Off the loop, so that Kafka clients are answered while the modules load.
+        # The modules load in a thread, so that Kafka clients are answered meanwhile.
         await asyncio.get_running_loop().run_in_executor(parts.pool, _import_http)
         from penstock.app import http_port as http
         from penstock.app.http.gate import HttpGate
@@ -345,15 +349,15 @@ def _import_schemas() -> None:
 
 
 def _reached(own: Address | None, advertised: Address) -> Address | None:
-    """What others reach a port by: the host that clients reach, where it listens on all
-    interfaces."""
+    """Return the address by which other processes reach a port: the host that clients reach, where
+    the port listens on all interfaces."""
     if own is None or not own.is_wildcard:
         return own
     return Address(advertised.host, own.port)
 
 
 def _bind(address: Address, *, setting: str) -> socket.socket:
-    """A socket that holds the address; nobody is accepted until it listens.
+    """Return a socket that holds the address; connections are accepted only once it listens.
 
     Raises:
         ConflictError: the address is taken, or not this machine's.
@@ -362,8 +366,8 @@ def _bind(address: Address, *, setting: str) -> socket.socket:
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Inherited by accepted sockets. Not every event loop sets it for sockets of ours, and an
-        # answer's head and body are two writes: the second would wait 40 ms for an acknowledgement.
+        # Accepted sockets inherit the option, which some event loops don't set. An answer's head
+        # and body are two writes: the second would wait 40 ms for an acknowledgement of the first.
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         bound.bind(address)
     except OSError as error:
@@ -375,11 +379,11 @@ def _bind(address: Address, *, setting: str) -> socket.socket:
 
 
 def _bind_peer(wanted: str, http: Address) -> socket.socket:
-    """The socket for other agents.
+    """Return the socket for other agents.
 
     Args:
-        wanted: the setting `peer`; "": the port after that of `http`, or any free one where that is
-            taken, as it is where several agents of a host have consecutive ports.
+        wanted: the setting `peer`; "": the port after that of `http`. If this port is taken, as
+            where agents of one host have consecutive ports, any free port is used.
 
     Raises:
         ConflictError: see `_bind`.
@@ -389,7 +393,7 @@ def _bind_peer(wanted: str, http: Address) -> socket.socket:
     try:
         return _bind(Address(http.host, (http.port + 1) % 65536), setting="peer")
     except ConflictError as error:
-        logger.info("other agents are served on another port: %s", error)
+        logger.info("other agents are served on a port that was free: %s", error)
         return _bind(Address(http.host, 0), setting="peer")
 
 

@@ -1,4 +1,4 @@
-"""What a server says about itself: the JSON of /v1/status and the gauges of /metrics."""
+"""A server describes itself in the JSON of /v1/status and in the gauges of /metrics."""
 
 import os
 
@@ -11,11 +11,11 @@ from penstock.version import VERSION
 def status(
     parts: Parts, *, kafka: Address, http: Address | None, ready_s: float
 ) -> dict[str, object]:
-    """A JSON object; sizes in bytes, times in seconds.
+    """Return the JSON object of /v1/status; sizes are in bytes, times in seconds.
 
     Args:
         kafka: the listening address.
-        http: the listening address, if there is one.
+        http: the listening address; None: this server has no HTTP port.
         ready_s: when the server was ready, by the monotonic clock.
     """
     log, broker = parts.log, parts.broker
@@ -57,7 +57,7 @@ def status(
 
 
 def gauges(parts: Parts, *, ready_s: float) -> dict[str, float]:
-    """The values that are read when a scrape asks."""
+    """Return the values of the gauges that are read at each scrape."""
     log, data, groups = parts.log, parts.kafka.data, parts.kafka.groups
     topics = parts.view.topics()
     now_s = parts.clock.monotonic_s()
@@ -95,7 +95,7 @@ def gauges(parts: Parts, *, ready_s: float) -> dict[str, float]:
 
 
 def _lanes(lanes: Lanes, now_s: float) -> dict[str, object]:
-    """Return the bytes that count before one limit, and how many tickets wait for room."""
+    """Return the bytes that count towards one limit, and how many tickets wait for room."""
     return {
         "bytes": lanes.used_bytes,
         "bytes_max": lanes.limit_bytes,
@@ -105,10 +105,10 @@ def _lanes(lanes: Lanes, now_s: float) -> dict[str, object]:
 
 
 def _clock(parts: Parts) -> dict[str, object]:
-    """Whether ages are measured now, and how far journal time stands ahead."""
+    """Return whether ages are measured now, and how far journal time is ahead of the clock."""
     doubt = parts.clock.describe()
     if not doubt and parts.ages.now_ms() is None:
-        doubt = "this host's clock was apart from the journal's a short time ago"
+        doubt = "this host's clock differed from the journal's a short time ago"
     return {
         "in_doubt": doubt,
         "off_ms": parts.clock.doubted_ms,

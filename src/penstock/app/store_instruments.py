@@ -1,4 +1,4 @@
-"""What the object store is asked, as metrics: each request counts, retries too, as on the bill."""
+"""Each request to the object store counts in the metrics, and so do retries, as on the bill."""
 
 import asyncio
 from typing import Final
@@ -22,7 +22,7 @@ _ERRORS: Final = (
     NotFoundError,
     asyncio.CancelledError,
 )
-"""The errors that adapters' calls end in (`penstock.objects.translate`)."""
+"""The kinds of error that adapters' calls can end in (`penstock.objects.translate`)."""
 
 
 class StoreInstruments:
@@ -30,7 +30,7 @@ class StoreInstruments:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        # From the start, so that an alert on the first rise fires.
+        # The series exist from the start: an alert sees the first rise only from a known 0.
         self._durations = {
             operation: metrics.histogram("penstock_store_duration_seconds", operation)
             for operation in _OPERATIONS
@@ -43,7 +43,7 @@ class StoreInstruments:
             metrics.add("penstock_store_errors_total", 0, error.__name__)
 
     def measured(self, *, operation: str, outcome: str, seconds: float, bytes_count: int) -> None:
-        """One request ended."""
+        """Record a request that has ended."""
         self._durations[operation].observe(seconds)
         self._metrics.add("penstock_store_requests_total", 1, operation)
         if outcome != "ok":

@@ -1,4 +1,4 @@
-"""What a server says of its own WAL, in /v1/status and in metrics: the same in every shape."""
+"""A server of any shape reports its own WAL in /v1/status and in metrics."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from penstock.log.upload.uploader import Uploader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalReport:
-    """One WAL as it is now."""
+    """The sizes of one WAL at this moment."""
 
     uploader: Uploader
     free_bytes: int
@@ -36,7 +36,7 @@ class WalReport:
 
 
 def of_agent(uploader: Uploader | None, free_bytes: int, bytes_max: int) -> WalReport | None:
-    """The report of an agent that begins a WAL when a topic needs one; None: it has none."""
+    """Return the report of an agent that begins a WAL when a topic needs one; None: no WAL yet."""
     if uploader is None:
         return None
     return WalReport(uploader=uploader, free_bytes=free_bytes, bytes_max=bytes_max)

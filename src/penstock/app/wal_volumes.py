@@ -1,8 +1,9 @@
-"""WALs of agents that were fenced, found on volumes that this agent reaches, are taken over.
+"""An agent takes over the WALs of fenced agents that it finds on volumes within its reach.
 
-Every agent looks; for each WAL one of them is first by rendezvous hashing, and the next one's turn
-comes when nothing has happened for a while, since not all may reach the same volumes. Two that try
-at once do no harm: the second one's claim is refused. See "WALs in a cluster" in docs/cluster.md.
+Every agent looks. For each WAL rendezvous hashing gives the agents turns: the next agent's turn
+comes when the WAL hasn't been taken over for a while, since the agent before may not reach the
+volume. Two agents that try at once do no harm: the second claim is refused. See "WALs in a cluster"
+in docs/cluster.md.
 """
 
 import asyncio
@@ -29,18 +30,19 @@ from penstock.system.heard import Cause, heard
 logger = logging.getLogger(__name__)
 
 TURN_S: Final = 5.0
-"""How long an agent leaves a WAL to each of those whose turn is before its own."""
+"""An agent leaves a WAL for this long to each agent whose turn is before its own."""
 REST: Final = Backoff(first_s=60.0, most_s=900.0)
-"""How long a WAL rests whose takeover was stopped by damage, then twice as long each time: every
-attempt is a claim, which is an entry of the journal, and reads all of the WAL."""
+"""After damage has stopped a takeover, the WAL rests for this long, and twice as long each further
+time: every attempt makes a claim, which is a journal entry, and reads the whole WAL."""
 
 
 def orphans(wals: Iterable[Wal], agents: Mapping[int, Agent], *, me: int) -> list[Wal]:
-    """The WALs that nobody empties unless they are taken over. Pure.
+    """Return the WALs that stay full unless an agent takes them over. Pure.
 
-    That of a live agent is its own, also where the epoch isn't the one that claimed it: it
-    has started again and claims it itself. What this agent took over before it started
-    again, or could not empty, is its to go on with; its own directory it knows by its place.
+    The WAL of a live agent is not an orphan, even if an older epoch of the agent claimed it: the
+    agent has started again and claims its WAL itself. A WAL that agent `me` took over before it
+    started again, or could not empty, is an orphan, and `me` goes on with it. The WAL in which `me`
+    writes is in the list, too: the caller leaves it out by its directory.
     """
     return [
         wal
@@ -51,7 +53,7 @@ def orphans(wals: Iterable[Wal], agents: Mapping[int, Agent], *, me: int) -> lis
 
 @dataclass(slots=True)
 class _Rest:
-    """Of a WAL whose takeover was stopped by damage `count` times in a row."""
+    """The rest of a WAL whose takeover was stopped by damage `count` times in a row."""
 
     count: int = 0
     until_s: float = 0.0
@@ -64,7 +66,7 @@ class WalVolumes:
     Args:
         pattern: path of data directories, with wildcards.
         own: this agent's data directory.
-        take_over: moves what is named in a directory to the store; gives its bytes.
+        take_over: moves the records in a directory's WAL to the store; returns their bytes.
     """
 
     pattern: str
@@ -79,7 +81,7 @@ class WalVolumes:
     _rests: dict[bytes, "_Rest"] = field(default_factory=dict)
 
     async def run_once(self) -> None:
-        """Take over what is this agent's turn."""
+        """Take over the WALs for which this agent's turn has come."""
         live = [agent.agent_id for agent in self.view.agents() if agent.live]
         agents = {agent.agent_id: agent for agent in self.view.agents()}
         found = await asyncio.get_running_loop().run_in_executor(
@@ -100,7 +102,7 @@ class WalVolumes:
         try:
             moved = await self.take_over(str(directory))
         except ConflictError as error:
-            # Another agent was first, or its own has come back.
+            # Another agent was first, or the WAL's own agent has come back.
             logger.info("%s", error)
         except CorruptDataError as error:
             rest = self._rests.setdefault(wal_id, _Rest())
@@ -121,7 +123,7 @@ class WalVolumes:
             logger.info("took over %d bytes of records of the WAL in %s", moved, directory)
 
     def _find(self, agents: Mapping[int, Agent]) -> dict[bytes, Path]:
-        """Directories of orphans in which records lie, by WAL id. Blocking."""
+        """Return the directories of orphans that hold records, by WAL id. Blocking."""
         queries = self.queries()
         named = [wal for wal in queries.wals() if queries.wal_generations(wal.wal_key)]
         wanted = {wal.wal_id for wal in orphans(named, agents, me=self.me)}

@@ -99,7 +99,7 @@ def test_a_long_path_is_not_repeated() -> None:
 def test_an_error_of_the_servers_own() -> None:
     status, _, problem = ask("GET", "/v1/status")
     assert (status, problem.kind) == (500, "retry")
-    assert problem.error == "ThisBugError in this server; its log has the rest"
+    assert problem.error == "ThisBugError in this server; its log has the traceback"
 
 
 def test_a_call_without_the_secret() -> None:

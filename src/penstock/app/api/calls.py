@@ -1,4 +1,4 @@
-"""A call of the pipeline's door: how it is described, its JSON read and its answer made."""
+"""Calls of the pipeline API are described, their JSON is read and their answers are made here."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
@@ -15,18 +15,18 @@ from penstock.model.malformed import MALFORMED
 
 T = TypeVar("T")
 BODY_BYTES_MAX: Final = 64 << 20
-"""Largest body of a JSON request: it holds a commit of many runs."""
+"""The largest body of a JSON request, which has room for a commit of many runs."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 Call = tuple[str, str, str, Handler]
-"""Path, method, name in metrics, and what answers."""
+"""A path, a method, the call's name in metrics, and the handler."""
 
 
 async def read_message(request: Request, kind: type[T]) -> T:
-    """A JSON body.
+    """Read a JSON body.
 
     Raises:
-        InvalidRequestError: it is none of that kind, or too long.
+        InvalidRequestError: the body is not a message of this kind, or is too long.
         OverloadedError: see `read_body`.
     """
     body = await read_body(request, BODY_BYTES_MAX)
@@ -37,10 +37,10 @@ async def read_message(request: Request, kind: type[T]) -> T:
 
 
 def message(value: msgspec.Struct) -> Response:
-    """A JSON answer."""
+    """Make a JSON answer."""
     return Response(msgspec.json.encode(value), media_type="application/json")
 
 
 def nothing() -> Response:
-    """An answer that tells nothing but that it is done."""
+    """Make the empty answer of a call that succeeded."""
     return Response(b"{}", media_type="application/json")

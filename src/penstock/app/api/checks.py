@@ -1,7 +1,8 @@
-"""What a job claims of its objects is looked up in them before a commit names anything.
+"""Before a commit names objects, the agent looks up in the objects what the job claims of them.
 
-An object that isn't there, is shorter, or holds other runs would be records lost: so a mistaken
-executor, or a put that was never acknowledged, ends here. The batches' CRCs are the job's to check.
+If an object were missing, shorter, or held other runs, records would be lost. These checks stop a
+mistaken executor, and a put that was never acknowledged. The CRCs of batches are checked by the
+job.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ BAD_OBJECT: Final = "bad_object"
 
 
 class Claim(NamedTuple):
-    """What a commit says of a run in its object number `object`; -1: it doesn't say."""
+    """A claim describes one run in the commit's object number `object`. -1: not claimed."""
 
     object: int
     topic_id: bytes
@@ -43,16 +44,19 @@ async def check_objects(
 ) -> None:
     """
     Args:
-        offsets_final: whether the offsets in the objects must be final, or must not.
+        offsets_final: True: the offsets in the objects must be final; False: they must not be.
 
     Raises:
-        DoorRefusedError: an object isn't there, or isn't what the commit says.
+        DoorRefusedError: an object is missing, or differs from the claims.
         RetryableError: the store doesn't answer.
     """
     by_object: dict[int, list[Claim]] = defaultdict(list)
     for claim in claims:
         if not 0 <= claim.object < len(objects):
-            raise _bad("commit", f"object {claim.object} of {len(objects)}")
+            raise _bad(
+                "commit",
+                f"a run names object number {claim.object}, the commit has {len(objects)}",
+            )
         by_object[claim.object].append(claim)
     turn = asyncio.Semaphore(AT_ONCE)
 
@@ -107,7 +111,7 @@ async def _index(
 
 
 def _difference(claim: Claim, run: IndexedRun | None) -> str:
-    """How a run differs from what is said of it; empty: it doesn't."""
+    """Say how a run differs from the claim; "": it doesn't."""
     if run is None:
         return f"no run begins at byte {claim.position}"
     for name in Claim._fields[1:]:

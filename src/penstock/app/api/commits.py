@@ -1,4 +1,4 @@
-"""The door's calls that change something: jobs, commits of objects, writers, tables."""
+"""These calls of the pipeline API change something: jobs, commits of objects, writers, tables."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -50,9 +50,9 @@ AGE_MS_MAX: Final = 7 * 86_400_000
 NAME_LENGTH_MAX: Final = 200
 NO_SNAPSHOT: Final = -1
 SHOWN_MAX: Final = 10
-"""Partitions that a line names."""
+"""A log line names at most this many partitions."""
 _NO_TOPIC: Final = TopicKey(0)
-"""Topics' keys begin with 1: a partition of this one is unknown to apply."""
+"""No topic has this key, since keys begin with 1: apply knows no partition of it."""
 
 
 def calls(sources: PipelineSources) -> Sequence[Call]:
@@ -82,7 +82,7 @@ class _Commits:
     async def open_job(self, request: Request) -> Response:
         wanted = await read_message(request, JobRequest)
         if not 0 < len(wanted.kind) <= NAME_LENGTH_MAX or len(wanted.name) > NAME_LENGTH_MAX:
-            raise InvalidRequestError("open job", repr(wanted.kind), "kind or name is too long")
+            raise InvalidRequestError("open job", repr(wanted.kind), "its kind or name is too long")
         lease_ms = min(max(wanted.lease_ms, LEASE_MS_MIN), LEASE_MS_MAX)
         answer = await self._sources.commit(
             OpenJob(
@@ -159,7 +159,8 @@ class _Commits:
             wanted.batch_id,
         )
         if not repeated:
-            # What was committed before is answered alike, whatever has become of its objects.
+            # A commit that is sent again gets its first answer, even if its objects are gone by
+            # now.
             await check_job(sources, wanted.job)
             await check_objects(sources, wanted.objects, _write_claims(wanted), offsets_final=False)
         answer = await sources.commit(
@@ -189,7 +190,9 @@ class _Commits:
         await self._sources.confirm()
         found = await self._sources.ask(lambda queries: queries.writer(writer_id))
         if found is None:
-            raise NotFoundError("look up writer", writer_id, "it never wrote")
+            raise NotFoundError(
+                "look up writer", writer_id, "no batch of this writer was committed"
+            )
         return message(
             Writer(
                 writer_id=writer_id,
@@ -249,13 +252,13 @@ class _Commits:
     # -- inside ----------------------------------------------------------------------------------
 
     async def _has_committed(self, job: int, n: int) -> bool:
-        """Whether this is a job's last commit, sent again: it gets its first answer."""
+        """Whether commit `n` is the job's last commit, sent again, which gets its first answer."""
         found = await self._sources.ask(lambda queries: queries.pipeline_job(job))
         return found is not None and found.last_n == n
 
     def _key(self, topic_id: str, partition: int, index: int) -> PartitionKey:
-        """A partition's key; of a topic that is gone one that no partition has, so that what is
-        sent again is the same to apply."""
+        """Return a partition's key; for a topic that is gone, a key that no partition has. So a
+        command that is sent again is the same for apply."""
         topic = self._sources.topic(topic_id)
         if topic is None or not 0 <= partition < topic.partitions:
             return partition_key(_NO_TOPIC, index)
@@ -268,7 +271,7 @@ class _Commits:
         for number, base, end in zip(at, at, at, strict=True):
             key = PartitionKey(number)
             topic = view.topic_by_key(topic_key_of(key))
-            # "": of a topic that was deleted since.
+            # "": the topic was deleted since the table was saved.
             topic_id = "" if topic is None else topic.topic_id.hex()
             ranges.append(Range(topic_id, partition_of(key), base, end))
         return ranges
@@ -307,7 +310,9 @@ def _replacement_claims(wanted: ReplaceRequest) -> Iterator[Claim]:
     for each in wanted.partitions:
         topic_id = _topic_id(each.topic_id)
         if len(each.outputs) % OUTPUT_FIELDS:
-            raise InvalidRequestError("commit", f"job {wanted.job}", "outputs of another length")
+            raise InvalidRequestError(
+                "commit", f"job {wanted.job}", "its lists of outputs differ in length"
+            )
         for at in range(0, len(each.outputs), OUTPUT_FIELDS):
             base, end, index, position, length, newest, batches = each.outputs[
                 at : at + OUTPUT_FIELDS
@@ -320,7 +325,9 @@ def _replacement_claims(wanted: ReplaceRequest) -> Iterator[Claim]:
 def _write_claims(wanted: WriteRequest) -> Iterator[Claim]:
     for run in wanted.runs:
         if not run.batches or len(run.batches) % BATCH_FIELDS:
-            raise InvalidRequestError("commit", f"job {wanted.job}", "batches of another length")
+            raise InvalidRequestError(
+                "commit", f"job {wanted.job}", "its lists of batches differ in length"
+            )
         newest = timestamp = -(1 << 63)
         for index, difference in enumerate(run.batches[2::BATCH_FIELDS]):
             timestamp = difference if not index else timestamp + difference

@@ -1,4 +1,4 @@
-"""The door's calls about objects: presigned URLs, and bytes through this agent."""
+"""These calls of the pipeline API give presigned URLs, and pass objects through this agent."""
 
 import asyncio
 import logging
@@ -39,7 +39,8 @@ STALL_S: Final = 30.0
 KEYS_MAX: Final = 10_000
 _PIECE_BYTES: Final = 4 << 20
 _MEMORY_BYTES: Final = 8 << 20
-"""A longer object waits in a file until it is whole, as a conditional put needs it."""
+"""An object up to this size is gathered in memory, a longer one in a file: a conditional put needs
+the whole object."""
 _RANGE: Final = re.compile(r"bytes=(\d{1,15})-(\d{1,15})", re.ASCII)
 
 
@@ -58,15 +59,17 @@ class _Objects:
     def __init__(self, sources: PipelineSources) -> None:
         self._sources = sources
         self._putting_bytes = 0
-        """Bytes of the objects that are on their way to the store now."""
+        """Bytes of the objects that are being put through this agent now."""
 
     async def accesses(self, request: Request) -> Response:
         wanted = await read_message(request, AccessRequest)
         if len(wanted.keys) > KEYS_MAX:
-            raise InvalidRequestError("sign", "keys", f"{len(wanted.keys)}, {KEYS_MAX} at most")
+            raise InvalidRequestError(
+                "sign", f"{len(wanted.keys)} keys", f"{KEYS_MAX} keys at most can be signed"
+            )
         if not 1 <= wanted.seconds <= ACCESS_SECONDS_MAX:
             raise InvalidRequestError(
-                "sign", f"{wanted.seconds} seconds", f"1 to {ACCESS_SECONDS_MAX} are possible"
+                "sign", f"{wanted.seconds} seconds", f"URLs last 1 to {ACCESS_SECONDS_MAX} seconds"
             )
         store = self._sources.store
         if wanted.method == "GET":
@@ -77,7 +80,7 @@ class _Objects:
             await self._check_writable(wanted.keys)
             urls = await sign_or_none(store, "PUT", wanted.keys, wanted.seconds)
         else:
-            raise InvalidRequestError("sign", repr(wanted.method), "it is GET or PUT")
+            raise InvalidRequestError("sign", repr(wanted.method), "the method must be GET or PUT")
         return message(Accesses(urls=list(urls)))
 
     async def get(self, request: Request) -> Response:
@@ -88,9 +91,11 @@ class _Objects:
             raise InvalidRequestError("read", key, "a header `Range: bytes=A-B` is needed")
         start, end = int(match[1]), int(match[2]) + 1
         if start >= end:
-            raise InvalidRequestError("read", key, f"bytes {start} to {end - 1}")
+            raise InvalidRequestError(
+                "read", key, f"bytes {start} to {end - 1} are not a range that can be read"
+            )
         pieces = self._pieces(key, start, end)
-        # Before anything is answered, so that an error is one.
+        # The first piece is read before the answer begins, so that an error can be the answer.
         first = await anext(pieces)
 
         async def body() -> AsyncIterator[memoryview]:
@@ -122,7 +127,9 @@ class _Objects:
             )
         await self._check_writable([key])
         if self._putting_bytes and self._putting_bytes + size_bytes > most:
-            raise OverloadedError("put", key, f"{self._putting_bytes} bytes are on their way")
+            raise OverloadedError(
+                "put", key, f"{self._putting_bytes} bytes of other objects are being put"
+            )
         self._putting_bytes += size_bytes
         try:
             await self._store(request, key, size_bytes)
@@ -176,13 +183,14 @@ class _Objects:
             ) from error
 
     async def _pieces(self, key: str, start: int, end: int) -> AsyncIterator[Buffer]:
-        """Bytes [start, end), a few MB in memory at a time."""
+        """Yield the bytes [start, end) of an object, with a few MB in memory at a time."""
         store = self._sources.store
         for at in range(start, end, _PIECE_BYTES):
             try:
                 yield await store.get_range(key, at, min(at + _PIECE_BYTES, end))
             except CorruptDataError:
-                # Shorter: said with its size, since what was asked may be the mistake.
+                # The object is shorter than the range. The error gives its size, since the caller
+                # may have asked for the wrong range.
                 size_bytes = await store.size(key)
                 raise CorruptDataError(
                     "read", key, f"bytes up to {end} of an object of {size_bytes}"
@@ -191,14 +199,14 @@ class _Objects:
     async def _check_writable(self, keys: Sequence[str]) -> None:
         """
         Raises:
-            InvalidRequestError: a key that no job has.
-            DoorRefusedError: the job is over.
+            InvalidRequestError: a key does not belong to a job's objects.
+            DoorRefusedError: the key's job is over.
         """
         jobs: set[int] = set()
         for key in keys:
             parsed = parse_job_key(key)
             if parsed is None:
-                raise InvalidRequestError("write", repr(key), "that is no key of a job's object")
+                raise InvalidRequestError("write", repr(key), "it is not the key of a job's object")
             jobs.add(parsed.job)
         for job in jobs:
             await check_job(self._sources, job)
@@ -207,12 +215,13 @@ class _Objects:
 async def sign_or_none(
     store: ObjectStore, method: SignedMethod, keys: Sequence[str], seconds: int
 ) -> Sequence[str]:
-    """As `sign_through`; "" per key where the store's credentials can't sign, as an instance's may
-    not: then all goes through the agents, which is slower and works."""
+    """Sign like `sign_through`, or give "" per key where the store's credentials can't sign URLs,
+    as those of a cloud instance may not. Then objects go through the agents, which works but is
+    slower."""
     try:
         return await sign_through(store, method, keys, seconds)
     except PenstockError as error:
-        saying = "objects go through this agent, since no URL can be signed"
+        saying = "objects go through this agent, since the store's credentials can't sign URLs"
         heard(Cause.SIGN_URL, error, logger, saying)
         return [""] * len(keys)
 
@@ -220,7 +229,7 @@ async def sign_or_none(
 async def check_job(sources: PipelineSources, job: int) -> None:
     """Raises: DoorRefusedError: the job was closed, or never opened."""
     if await sources.ask(lambda queries: queries.pipeline_job(job)) is None:
-        # It may have been opened by another agent a moment ago.
+        # Another agent may have opened the job a moment ago.
         await sources.confirm()
         if await sources.ask(lambda queries: queries.pipeline_job(job)) is None:
             raise DoorRefusedError(
@@ -232,7 +241,8 @@ async def check_job(sources: PipelineSources, job: int) -> None:
 
 
 async def _parts_of(request: Request, key: str) -> AsyncIterator[bytes]:
-    """A request's body, for as long as it goes on coming: while it doesn't, others wait."""
+    """Yield a request's body, and give up when nothing comes for `STALL_S`: a body that stalls
+    keeps room that other requests wait for."""
     stream = aiter(request.stream())
     while True:
         try:
@@ -251,7 +261,7 @@ def _check_length(key: str, received: int, size_bytes: int) -> None:
 
 
 def _check_readable(key: str) -> None:
-    """Segments alone: what else lies in the store is no job's business."""
+    """Refuse keys of anything but segments: jobs don't need the other objects of the store."""
     check_key(key)
     if not key.startswith((SEGMENTS_PREFIX, ORIGINS_PREFIX)):
-        raise InvalidRequestError("read", repr(key), "that is no key of a segment")
+        raise InvalidRequestError("read", repr(key), "it is not the key of a segment")

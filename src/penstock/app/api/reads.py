@@ -1,6 +1,6 @@
-"""The door's calls that only look: topics, offsets, runs, producers, records.
+"""These calls of the pipeline API only read: topics, offsets, runs, producers, records.
 
-All of them answer of a head of the journal that was read after the request came.
+Every answer is as new as a head of the journal that was read after the request came.
 """
 
 import re
@@ -41,7 +41,7 @@ from penstock.state.read.view import Topic
 from penstock.state.rows import RunRows
 
 RUNS_MAX: Final = 100_000
-"""Runs of one page, which make about 10 MB of JSON."""
+"""A page has at most this many runs, which make about 10 MB of JSON."""
 RECORDS_BYTES_MAX: Final = 64 << 20
 _PATTERN_LENGTH_MAX: Final = 1000
 _AFTER: Final = re.compile(r"(\d{1,19}):(\d{1,19})", re.ASCII)
@@ -69,14 +69,14 @@ class _Reads:
         self._signs: bool | None = None
 
     def _now(self, queries: Queries) -> tuple[int, int]:
-        """The position, and the time by which drivers measure ages."""
+        """Return the position, and the time in ms by which drivers measure ages."""
         return queries.position(), self._sources.ages.least_ms(queries.time_ms())
 
     async def info(self, _: Request) -> Response:
         sources = self._sources
         await sources.confirm()
         if self._signs is None:
-            # Once: no request is made for it, except for credentials.
+            # Signing is tried once. It makes no request to the store, except for credentials.
             self._signs = bool((await sign_or_none(sources.store, "GET", ["probe"], 1))[0])
         position, time_ms = await sources.ask(self._now)
         return message(
@@ -106,7 +106,8 @@ class _Reads:
             for topic in topics
             for number in range(topic.partitions)
         }
-        # Read before the queries, which may wait: what the position says is in the answer.
+        # The heads are read before the queries, which may wait: the answer then has at least
+        # everything up to its position.
         heads = {key: (head.log_start, head.next_offset) for key, head in states.items() if head}
         cluster_configs = sources.view.cluster_configs
         configs = [
@@ -192,7 +193,9 @@ class _Reads:
     async def runs(self, request: Request) -> Response:
         wanted = await read_message(request, RunsRequest)
         if wanted.limit < 1:
-            raise InvalidRequestError("list", "runs", f"limit is {wanted.limit}")
+            raise InvalidRequestError(
+                "list", "runs", f"the limit is {wanted.limit}, 1 to {RUNS_MAX} are possible"
+            )
         limit = min(wanted.limit, RUNS_MAX)
         after = _after(wanted.after)
         sources = self._sources
@@ -242,7 +245,7 @@ class _Reads:
             offset = read.end_offset
             if offset > end:
                 offset = _cut(body, kept_from, end)
-        # Again: what was trimmed meanwhile was passed over like a gap.
+        # The start is checked again: records that retention removed meanwhile look like a gap.
         _check_start(log, key, start, subject)
         return Response(
             bytes(body),
@@ -251,10 +254,10 @@ class _Reads:
         )
 
     async def _check_gap(self, key: PartitionKey, offset: int, end: int, subject: str) -> None:
-        """Nothing was read: let it be for no other reason than that there is nothing.
+        """Check that a read found nothing because the range holds no records.
 
         Raises:
-            RetryableError: there is something.
+            RetryableError: the range holds records.
             NotFoundError: the log begins later by now, or the partition is gone.
         """
         sources = self._sources
@@ -265,14 +268,16 @@ class _Reads:
         )
         if runs:
             sources.log.reader.forget_places(key)
-            raise RetryableError("read", subject, f"offset {offset} moves just now")
+            raise RetryableError(
+                "read", subject, f"the records at offset {offset} are being moved to another object"
+            )
 
 
 def _cut(body: bytearray, position: int, end: int) -> int:
-    """Drop whole batches from the one on that begins at `end` or later; the offset to go on at.
+    """Drop all batches that begin at `end` or later; return the offset of the next read.
 
     Args:
-        position: where to look from.
+        position: the byte from which the body is looked through.
     """
     following = end
     while position < len(body):
@@ -379,7 +384,7 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
         return None
     if len(text) > _PATTERN_LENGTH_MAX:
         raise InvalidRequestError(
-            "list topics", "pattern", f"over {_PATTERN_LENGTH_MAX} characters"
+            "list topics", "pattern", f"it is longer than {_PATTERN_LENGTH_MAX} characters"
         )
     try:
         return re.compile(text)
@@ -389,7 +394,7 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
 
 def _check_count(count: int) -> None:
     if count > ITEMS_MAX:
-        raise InvalidRequestError("look up", "items", f"{count} at once, {ITEMS_MAX} at most")
+        raise InvalidRequestError("look up", f"{count} items", f"a call takes at most {ITEMS_MAX}")
 
 
 def _after(text: str) -> tuple[int, int] | None:
@@ -397,12 +402,14 @@ def _after(text: str) -> tuple[int, int] | None:
         return None
     match = _AFTER.fullmatch(text)
     if match is None:
-        raise InvalidRequestError("list", "runs", f"after = {text!r} is of no page")
+        raise InvalidRequestError(
+            "list", "runs", f"after = {text!r} was not given by an earlier page"
+        )
     return int(match[1]), int(match[2])
 
 
 def _number(request: Request, name: str, default: int | None = None) -> int:
     text = request.query_params.get(name, "" if default is None else str(default))
     if not re.fullmatch(r"\d{1,19}", text, re.ASCII):
-        raise InvalidRequestError("read", request.url.path, f"{name} = {text!r} is no number")
+        raise InvalidRequestError("read", request.url.path, f"{name} = {text!r} is not a number")
     return int(text)

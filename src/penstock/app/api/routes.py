@@ -1,7 +1,7 @@
-"""The agent's side of the pipeline's door: docs/formats/pipeline-api.md.
+"""An agent serves the pipeline API of docs/formats/pipeline-api.md.
 
-Imported with `penstock.app.http_port`. The answers are made of `sources`, what every call has is
-`calls`; each group of calls is a module in this folder.
+This module is imported with `penstock.app.http_port`, which is slow to load. Answers are made
+from `sources`; `calls` has what every call needs; each group of calls is a module in this folder.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,11 +32,11 @@ from penstock.pipeline.api_messages import Problem
 CORRUPT: Final = "corrupt_data"
 CALLS: Final = "penstock_pipeline_calls_total"
 _STATUSES: Final = (200, 204, 400, 403, 404, 409, 503)
-"""The statuses of answers: the values of the label of `CALLS`."""
+"""The HTTP statuses of answers, which are the values of the label of `CALLS`."""
 
 
 def pipeline_routes(sources: PipelineSources) -> Sequence[BaseRoute]:
-    """Routes for an application that has checked the secret."""
+    """Return the routes, for an application that has checked the secret."""
     routes: list[BaseRoute] = []
     for module in (pipeline_reads, pipeline_objects, pipeline_commits, pipeline_stored):
         for path, method, name, handle in module.calls(sources):
@@ -50,7 +50,7 @@ def pipeline_routes(sources: PipelineSources) -> Sequence[BaseRoute]:
 def _answered(handle: Handler, name: str, sources: PipelineSources) -> Handler:
     async def answer(request: Request) -> Response:
         if _is_of_a_page(request, on_loopback=sources.on_loopback):
-            response = problem(403, "invalid", "not from a web page")
+            response = problem(403, "invalid", "web pages may not call the pipeline API")
         else:
             response = await _answer(handle, request)
         sources.metrics.add(CALLS, 1, f"{name} {response.status_code}")
@@ -60,8 +60,9 @@ def _answered(handle: Handler, name: str, sources: PipelineSources) -> Handler:
 
 
 def _is_of_a_page(request: Request, *, on_loopback: bool) -> bool:
-    """Whether a web page that a person on this machine looks at may have sent it: one that tells
-    its origin; or one whose host's name leads here by now, and which needs to tell none."""
+    """Whether a web page in a browser of this machine may have sent the request: it has an
+    `Origin`; or its `Host` isn't the loopback's, since the page's host name was pointed here (DNS
+    rebinding), and then a browser sends no `Origin`."""
     if "origin" in request.headers:
         return True
     host = request.url.hostname or ""
@@ -74,12 +75,12 @@ async def _answer(handle: Handler, request: Request) -> Response:
     except ClientDisconnect:
         return problem(400, "invalid", "the request's body ended early")
     except (InvalidRequestError, OverflowError) as error:
-        # The latter of a number that no state can hold.
+        # OverflowError comes from a number that SQLite can't hold.
         return problem(400, "invalid", str(error))
     except NotFoundError as error:
         return problem(404, "not_found", str(error))
     except (RetryableError, FencedError) as error:
-        # Fenced is this agent: another one goes on.
+        # This agent is fenced, not the caller: another agent can answer.
         return problem(503, "retry", str(error))
     except DoorRefusedError as error:
         return problem(409, "refused", error.detail, error.reason)
@@ -97,6 +98,6 @@ def problem(
     *,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """An answer that is no success; `kind` and `reason`: see `Problem`."""
+    """Make an answer that reports a failure; `kind` and `reason`: see `Problem`."""
     body: Any = msgspec.json.encode(Problem(error=text, kind=kind, reason=reason))
     return Response(body, status, headers, "application/json")

@@ -1,4 +1,4 @@
-"""The state, the log and the store, of which the pipeline's calls are answered."""
+"""Calls of the pipeline API are answered from the state, the log and the store."""
 
 import asyncio
 import re
@@ -34,12 +34,12 @@ from penstock.state.schema import PIPELINE_LEVEL
 T = TypeVar("T")
 
 COMMAND_BYTES_MAX: Final = 16 << 20
-"""Largest journal entry that a request may make."""
+"""The largest journal entry that a request may make."""
 _TOPIC_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
 class DoorRefusedError(ConflictError):
-    """A 409. `reason`: a Refusal's name in lower case, or one of this door's own."""
+    """Answered 409. `reason`: a Refusal's name in lower case, or a reason of this API's own."""
 
     def __init__(self, operation: str, subject: str, detail: str, *, reason: str) -> None:
         super().__init__(operation, subject, detail)
@@ -47,16 +47,16 @@ class DoorRefusedError(ConflictError):
 
 
 def refused(reason: Refusal, detail: str) -> DoorRefusedError:
-    """Apply's refusal as an error."""
+    """Make an error from a refusal of apply."""
     return DoorRefusedError("commit", "job", detail, reason=reason.name.lower())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSources:
-    """Holds what the pipeline's calls are answered from, in any shape of a server.
+    """The sources of the pipeline API's answers, in a server of any shape.
 
-    `objects_url`: of the store without credentials, "" where it can't be told; `heads`: None where
-    this agent is always at the journal's head.
+    `objects_url`: the store's URL without credentials, "" where the store has no URL that may be
+    shown; `heads`: None where this agent is always at the journal's head.
     """
 
     cluster_id: str
@@ -75,15 +75,16 @@ class PipelineSources:
     object_bytes_max: int
     confirm_timeout_s: float
     without_secret: bool = False
-    """Whoever reaches this port may read and write everything by Kafka's protocol, too."""
+    """Whether calls need no secret, since clients that reach this port can also read and write
+    everything by Kafka's protocol."""
     on_loopback: bool = False
-    """There is no secret, and only programs of this machine reach the port."""
+    """Whether there is no secret, and only programs of this machine reach the port."""
 
     async def confirm(self) -> None:
-        """Wait until this agent knows all that happened before the call, and queries find it.
+        """Wait until this agent has applied all entries from before the call, and queries see them.
 
         Raises:
-            RetryableError: it can't be known now.
+            RetryableError: the journal's head can't be read now.
         """
         if self.heads is not None:
             try:
@@ -92,13 +93,13 @@ class PipelineSources:
             except TimeoutError as error:
                 raise RetryableError("confirm", "journal", "it doesn't answer") from error
             except NotFoundError as error:
-                # This agent lags behind what the journal still has, and ends. It says nothing of
-                # what was asked for: another agent knows.
+                # This agent is so far behind that the journal has dropped entries it needs, and it
+                # ends. Another agent can answer the question.
                 raise RetryableError("confirm", "journal", str(error)) from error
         await self.log.let_queries_find()
 
     async def ask(self, question: Callable[[Queries], T]) -> T:
-        """Ask the state in the pool, on a connection of the thread's own."""
+        """Ask the state in a thread of the pool, which has its own connection."""
         return await asyncio.get_running_loop().run_in_executor(
             self.pool, lambda: question(self.queries())
         )
@@ -107,8 +108,8 @@ class PipelineSources:
         """Journal a command.
 
         Raises:
-            DoorRefusedError: it was refused.
-            InvalidRequestError: it is too long, or holds a number that no entry can.
+            DoorRefusedError: apply refused the command.
+            InvalidRequestError: the command is too long, or has a number that entries can't hold.
         """
         _check_command(command)
         try:
@@ -122,38 +123,42 @@ class PipelineSources:
         return answer
 
     def topic(self, topic_id: str) -> Topic | None:
-        """Find a topic by its id's hexadecimal digits, as this agent knows it.
+        """Find a topic by its id's hexadecimal digits, in this agent's view.
 
         Raises:
-            InvalidRequestError: that is no id.
+            InvalidRequestError: the text is not a topic id.
         """
         if not _TOPIC_ID.fullmatch(topic_id):
             raise InvalidRequestError("look up topic", repr(topic_id), "an id has 32 hex digits")
         return self.view.topic_by_id(bytes.fromhex(topic_id))
 
     def partition(self, topic_id: str, partition: int) -> PartitionKey:
-        """Raises: NotFoundError: there is none, InvalidRequestError."""
+        """Raises: NotFoundError: there is no such partition, InvalidRequestError."""
         topic = self.topic(topic_id)
         if topic is None or not 0 <= partition < topic.partitions:
             raise NotFoundError(
-                "look up", f"partition {partition} of topic {topic_id}", "there is no such one"
+                "look up",
+                f"partition {partition} of topic {topic_id}",
+                "there is no such partition",
             )
         return partition_key(topic.topic_key, partition)
 
     def _level_not_on(self) -> PenstockError:
-        """Agents raise the level by themselves, as soon as each knows it."""
+        """Make the error of a cluster below the pipeline's feature level. Agents raise the level by
+        themselves, as soon as every agent knows it."""
         live = [agent.level_max for agent in self.view.agents() if agent.live]
         text = f"feature level {self.view.feature_level} is on, jobs need {PIPELINE_LEVEL}"
         if min(live, default=0) < PIPELINE_LEVEL:
             return refused(
                 Refusal.LEVEL_NOT_ON,
-                f"{text}, and an agent of an older release takes part still: upgrade it",
+                f"{text}, but an agent of an older release still takes part: upgrade that agent",
             )
-        return RetryableError("commit", "job", f"{text}: it is being switched on")
+        return RetryableError("commit", "job", f"{text}: the level is being raised")
 
 
 def _check_command(command: AnyCommand) -> None:
-    # Here, and not where entries are made: what fails there is an error of all that wait.
+    # The command is encoded here first: an error where entries are made would fail every command
+    # that waits there.
     try:
         size_bytes = len(msgspec.msgpack.encode(command))
     except (OverflowError, UnicodeEncodeError) as error:
@@ -162,13 +167,13 @@ def _check_command(command: AnyCommand) -> None:
         raise InvalidRequestError(
             "commit",
             type(command).__name__,
-            f"{size_bytes} bytes, {COMMAND_BYTES_MAX} at most",
+            f"it takes {size_bytes} bytes, {COMMAND_BYTES_MAX} at most are possible",
             "commit fewer runs at once",
         )
 
 
 def url_without_credentials(location: str) -> str:
-    """A store's path or URL as a URL that may be shown: without user, password and query."""
+    """Return a store's path or URL as a URL that may be shown: no user, no password, no query."""
     if "://" not in location:
         return Path(location).resolve().as_uri()
     url = urlsplit(location)

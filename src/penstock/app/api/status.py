@@ -1,4 +1,4 @@
-"""The pipeline in `penstock status`: jobs that are open, and how tables do."""
+"""`penstock status` shows the pipeline: open jobs, and the state of tables."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,7 @@ SHOWN_MAX: Final = 100
 
 @dataclass(slots=True)
 class PipelineStatus:
-    """Asks the state now and then, so that a look at the status never waits for it."""
+    """Asks the state at intervals, so that reading the status never waits for SQLite."""
 
     queries: Callable[[], Queries]
     pool: Executor
@@ -29,7 +29,7 @@ class PipelineStatus:
     _told: dict[str, object] = field(default_factory=lambda: {"jobs": {}, "tables": {}})
 
     async def run_once(self) -> None:
-        """Ask the state what there is to tell."""
+        """Ask the state for jobs and tables."""
         loop = asyncio.get_running_loop()
         jobs, tables = await loop.run_in_executor(self.pool, self._ask)
         self._told = {
@@ -54,9 +54,12 @@ class PipelineStatus:
         }
 
     def status(self) -> dict[str, object]:
-        """For /v1/status. `time_ms`: of the table's last commit; `retention`: how many partitions
-        keep records for tables that haven't followed them, and the last offsets [start, end) that
-        this agent took all the same, since the topic's bound had passed."""
+        """Return the pipeline's part of /v1/status.
+
+        `time_ms` is the time of the table's last commit. `retention` has the number of partitions
+        that keep records for a table that lags, and the last offsets [start, end) that this agent
+        deleted although the table lagged, since the topic's bound had passed.
+        """
         return self._told | {
             "retention": {
                 "partitions_waiting": self.keeper.partitions_kept_for_tables,
@@ -77,7 +80,7 @@ class PipelineStatus:
 
 
 def _state(text: str) -> dict[str, object]:
-    """What the table's job says of itself: status, error, and how many ranges were lost."""
+    """Read the note of a table's job: status, error, and how many ranges were lost."""
     try:
         state = msgspec.json.decode(text, type=dict[str, object]) if text else {}
     except MALFORMED:

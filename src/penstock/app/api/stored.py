@@ -1,4 +1,4 @@
-"""The door's call that compares the store's listing with the journal: for `penstock verify`."""
+"""One call of the pipeline API compares the store's listing with the journal's, for `verify`."""
 
 import re
 from collections.abc import Sequence
@@ -33,8 +33,8 @@ def calls(sources: PipelineSources) -> Sequence[Call]:
         if not _PREFIX.fullmatch(prefix):
             raise InvalidRequestError("list", repr(prefix), "a prefix has two hex digits")
         folder = f"{SEGMENTS_PREFIX}{prefix}/"
-        # The store first: what it lists was put before, and what is put must be known by now, or
-        # is an upload whose commit isn't there yet.
+        # The store is listed first. An object that it lists was put before the journal is asked, so
+        # the journal knows the object, or it is an upload whose commit isn't there yet.
         sizes = {info.key: info.size_bytes async for info in sources.store.list(folder)}
         await sources.confirm()
         known, jobs = await sources.ask(lambda queries: _known(queries, folder))
@@ -51,7 +51,7 @@ def calls(sources: PipelineSources) -> Sequence[Call]:
 
 
 def _known(queries: Queries, folder: str) -> tuple[dict[str, str], set[int]]:
-    """The journal's objects below a folder, and the numbers of open jobs."""
+    """Return the journal's objects below a folder, and the numbers of open jobs."""
     with queries.moment():
         found: dict[str, str] = {}
         after = folder

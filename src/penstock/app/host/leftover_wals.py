@@ -1,5 +1,5 @@
-"""WALs of workers that a host once had and has no more are emptied by the one that writes the
-journal, which serves what lies in them meanwhile."""
+"""Worker 0 empties WALs of workers that the host no longer has, and serves their records
+meanwhile."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 
 
 def has_had_workers(layout: DataLayout) -> bool:
-    """Whether a data directory, or the one that it was restored from, was served by several
-    workers: then others' WALs may hold records, and groups have owners."""
+    """Whether several workers have served a data directory, or the one that it was restored from.
+    Then WALs of other workers may hold records, and groups have owners."""
     if layout.workers():
         return True
     if not layout.metadata.is_file():
@@ -31,7 +31,7 @@ def has_had_workers(layout: DataLayout) -> bool:
         with closing(Queries(layout.metadata)) as queries:
             return bool(queries.wals() or queries.shards())
     except PenstockError:
-        return False  # whoever opens it next says what is wrong
+        return False  # opening the directory says what is wrong
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,9 +39,9 @@ class LeftoverWals:
     """See the module. `run_once` is a job.
 
     Args:
-        count: how many workers there are now.
-        me: the agent that asks.
-        take_over: moves what is named in a directory to the store; gives its bytes.
+        count: the number of workers that the host has now.
+        me: the id of the agent that empties.
+        take_over: moves the records in a directory's WAL to the store; returns their bytes.
     """
 
     layout: DataLayout
@@ -52,8 +52,8 @@ class LeftoverWals:
     take_over: Callable[[Device], Awaitable[int]]
 
     async def run_once(self) -> None:
-        """Empty those that there are, one after the other. What can't be had yet (its process
-        still runs, or its agent isn't fenced yet) is left to the next look."""
+        """Empty the leftover WALs, one after the other. A WAL whose process still runs, or whose
+        agent isn't fenced yet, is left to the next run."""
         for folder in self.layout.workers():
             if int(folder.name) >= self.count:
                 try:

@@ -1,4 +1,4 @@
-"""The workers of one host: one journal, one SQLite file, one directory of objects.
+"""The workers of one host share a journal, a SQLite file and a directory of objects.
 
 Worker 0 is an embedded server that also orders the entries of the others. Each other worker is an
 agent in WAL mode: its bytes go to a WAL of its own in `workers/N`, its commands to worker 0, and
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 _HEAD_AGE_MAX_S: Final = 3.0
 _HEAD_STALE_MS: Final = 2_000
-"""How old a worker's last reading of the journal's head may be for it to serve groups, and to be
-shown to clients. The writer is a process of this host, and its head is read twice a second."""
+"""A worker that read the journal's head longer ago than this doesn't serve groups, and isn't shown
+to clients. The writer is a process of the same host, and its head is read twice a second."""
 
 
 @dataclass(slots=True, kw_only=True)
 class WriterParts(EmbeddedParts):
-    """Worker 0: the one that writes the journal."""
+    """The parts of worker 0, which writes the journal."""
 
     company: Company
     hub: WorkerHub
@@ -59,7 +59,7 @@ class WriterParts(EmbeddedParts):
     def jobs(self) -> Sequence[Job]:
         """See `Parts`."""
         run = self.leftovers.run_once
-        name = "WALs of workers that are no more"
+        name = "WALs of workers that the host no longer has"
         return [*self.agent.jobs(), Job(name=name, interval_s=1.0, run=run)]
 
     def status(self) -> dict[str, object]:
@@ -86,7 +86,7 @@ class WriterParts(EmbeddedParts):
 
 @dataclass(slots=True, kw_only=True)
 class WorkerParts(Parts):
-    """Any other worker."""
+    """The parts of any other worker."""
 
     index: int
     company: Company
@@ -94,7 +94,7 @@ class WorkerParts(Parts):
 
     @property
     def order(self) -> HostOrder:
-        """The order, at this worker's end."""
+        """The worker's end of the order, which worker 0 keeps."""
         return self.foundation.order
 
     def status(self) -> dict[str, object]:
@@ -125,7 +125,7 @@ class WorkerParts(Parts):
         """See `Parts`."""
         age_s = self.clock.monotonic_s() - self.order.head_confirmed_s
         if self.order.answering_since_s is None or age_s > _HEAD_AGE_MAX_S:
-            return "the worker that writes the journal is away"
+            return "worker 0, which writes the journal, doesn't answer"
         return ""
 
     async def back_up(
@@ -152,7 +152,7 @@ async def open_writer(settings: ServerSettings, environment: Environment) -> Wri
 
     Raises:
         ConflictError: another process uses the data directory.
-        CorruptDataError: what lies there is not what was written.
+        CorruptDataError: the directory's files don't hold what was written.
     """
     layout = DataLayout.of(settings.data)
     with ExitStack() as closing:
@@ -188,10 +188,10 @@ async def open_writer(settings: ServerSettings, environment: Environment) -> Wri
 async def open_worker(
     settings: ServerSettings, environment: Environment, *, index: int
 ) -> WorkerParts:
-    """Open worker `index`, not 0, of a host whose worker 0 serves or soon will.
+    """Open worker `index`, 1 or more, of a host whose worker 0 serves or soon will.
 
     Raises:
-        ConflictError: another process is this worker.
+        ConflictError: another process runs as this worker.
     """
     shared = DataLayout.of(settings.data)
     layout = DataLayout(shared.worker(index))

@@ -1,7 +1,7 @@
-"""The parent of the workers of one host: starts them, starts again those that end, drains them.
+"""The supervisor is the parent of a host's workers: it starts, restarts and drains them.
 
-It serves nobody and holds no data: whatever kills it, the workers see the end of its sockets and
-drain by themselves.
+The supervisor serves no client and holds no data. If it is killed, the workers see the end of their
+sockets to it and drain by themselves.
 """
 
 import asyncio
@@ -40,13 +40,14 @@ class Worker:
         self._link: socket.socket | None = None
 
     async def start(self, command: Sequence[str], *, now_s: float) -> None:
-        """Start the process; `command` is what starts a server, less the worker's option."""
+        """Start the process. `command` starts a server; the worker's option is added to it."""
         self.close_link()
         ours, theirs = socket.socketpair()
         ours.setblocking(False)  # noqa: FBT003 - the standard library's signature
         place = WorkerPlace(self.index, theirs.fileno())
         try:
-            # A session of its own: Ctrl-C reaches the parent alone, which drains in order.
+            # The worker gets a session of its own, so that Ctrl-C reaches the parent alone, which
+            # drains the workers in order.
             self.process = await asyncio.create_subprocess_exec(
                 *command,
                 "--worker",
@@ -62,7 +63,8 @@ class Worker:
         self.ready = None
 
     async def wait_ready(self) -> Introduction | None:
-        """What the worker says of itself once it serves; None: it ended before."""
+        """Wait for the worker's introduction, sent once it serves; None: the worker ended
+        before."""
         assert self._link is not None
         loop = asyncio.get_running_loop()
         data = b""
@@ -83,13 +85,13 @@ class Worker:
                 self.process.terminate()
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the worker at once."""
         if self.process is not None and self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
 
     def close_link(self) -> None:
-        """Close the parent's end."""
+        """Close the parent's end of the socket."""
         if self._link is not None:
             self._link.close()
             self._link = None
@@ -110,7 +112,7 @@ class Supervisor:
         """
         Args:
             command: starts a server with the settings of this one.
-            on_ready: called once, with what each worker says of itself, when all serve.
+            on_ready: called once all workers serve, with the introduction of each.
         """
         self._command = command
         self._clock = clock
@@ -121,12 +123,12 @@ class Supervisor:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Start all and wait until they serve.
+        """Start all workers and wait until they serve.
 
         Raises:
-            ConflictError: one of them ended before it served.
+            ConflictError: a worker ended before it served.
         """
-        # The one that writes the journal first: the others begin by asking it.
+        # Worker 0 writes the journal and starts first, since the other workers begin by asking it.
         for worker in self._workers:
             await worker.start(self._command, now_s=self._clock.monotonic_s())
             try:
@@ -146,7 +148,7 @@ class Supervisor:
         self._on_ready([worker.ready for worker in self._workers if worker.ready is not None])
 
     async def stop(self) -> None:
-        """Drain all: the one that writes the journal last, since the others need it to drain."""
+        """Drain all workers; worker 0 comes last, since the others need its journal to drain."""
         self._stopping = True
         others = [worker for worker in self._workers if worker.index != JOURNAL_WRITER]
         await self._end(others)
@@ -158,7 +160,7 @@ class Supervisor:
             worker.close_link()
 
     def kill(self) -> None:
-        """End all at once."""
+        """End all workers at once."""
         self._stopping = True
         for worker in self._workers:
             worker.kill()
@@ -170,11 +172,11 @@ class Supervisor:
         try:
             await asyncio.wait_for(
                 asyncio.gather(*(process.wait() for process in processes)),
-                # They bound their draining themselves; this is for one that hangs.
+                # Workers bound their draining themselves. This longer bound is for one that hangs.
                 self._drain_timeout_s * 2 + 5,
             )
         except TimeoutError as error:
-            heard(Cause.END_WORKER, error, logger, "workers that do not end are killed")
+            heard(Cause.END_WORKER, error, logger, "killing the workers that did not end")
             for worker in workers:
                 worker.kill()
             await asyncio.gather(*(process.wait() for process in processes))
@@ -188,7 +190,7 @@ class Supervisor:
             ran_s = self._clock.monotonic_s() - worker.started_s
             delay_s = worker.delays.next_delay_s(ran_s=ran_s)
             logger.warning(
-                "worker %d (pid %d) ended with status %d after %.1f s; started again in %g s",
+                "worker %d (pid %d) ended with status %d after %.1f s; starting it again in %g s",
                 worker.index,
                 worker.process.pid,
                 status,
@@ -213,7 +215,7 @@ class ParentLink:
         self.is_parent_gone = False
 
     def watch(self, on_parent_gone: Callable[[], None]) -> None:
-        """Call back once the parent is gone."""
+        """Call `on_parent_gone` once the parent has ended."""
 
         def readable() -> None:
             with contextlib.suppress(BlockingIOError):
@@ -230,12 +232,12 @@ class ParentLink:
         loop.add_reader(self._socket, readable)
 
     def say_ready(self, about: Introduction) -> None:
-        """Tell the parent that clients are served."""
+        """Send the parent this worker's introduction: clients are served now."""
         self._socket.send(msgspec.json.encode(about) + b"\n")
 
 
 def own_command() -> list[str]:
-    """What starts another process like this one."""
+    """Return the command that starts another process like this one."""
     return [sys.executable, "-m", "penstock", *sys.argv[1:]]
 
 

@@ -1,7 +1,7 @@
-"""What the worker processes of one host are told. Pure.
+"""The worker processes of one host get their settings and restart delays from here. Pure.
 
-Worker 0 writes the journal; all serve clients, each on ports of its own, counted up from the
-settings'.
+Worker 0 writes the journal. All workers serve clients, each on ports of its own: the settings'
+ports plus the worker's index.
 """
 
 from dataclasses import dataclass
@@ -17,13 +17,16 @@ from penstock.system.backoff import Backoff
 JOURNAL_WRITER: Final = 0
 RESTART: Final = Backoff(first_s=0.1, most_s=5.0)
 SETTLED_AFTER_S: Final = 10.0
-"""A worker that has run so long begins with the first delay again."""
+"""After a worker has run for this long, its next restart waits only for the first delay again."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlace:
-    """Which worker a process is, and the descriptor of the socket that ties it to its parent:
-    it writes a line there when it is ready, and reads the end of the parent's life there."""
+    """A process's index among the workers, and the descriptor of its socket to the parent.
+
+    The worker writes a line to the socket when it is ready; the socket's end means that the parent
+    has ended.
+    """
 
     index: int
     descriptor: int
@@ -33,7 +36,7 @@ class WorkerPlace:
 
     @classmethod
     def parse(cls, text: str) -> "WorkerPlace":
-        """The inverse of `str`. Raises: InvalidRequestError."""
+        """Read what `str` has written. Raises: InvalidRequestError."""
         index, colon, descriptor = text.partition(":")
         if not (colon and index.isdigit() and descriptor.isdigit()):
             raise InvalidRequestError("start worker", text, "not INDEX:DESCRIPTOR")
@@ -41,11 +44,11 @@ class WorkerPlace:
 
 
 def worker_settings(settings: ServerSettings, index: int) -> ServerSettings:
-    """The settings of worker `index`: its ports are the settings' plus its index; a port 0, which
-    takes a free one, stays.
+    """Return the settings of worker `index`: its ports are the settings' ports plus the index. A
+    port 0, which means any free port, stays 0.
 
     Raises:
-        InvalidRequestError: there are not so many ports.
+        InvalidRequestError: a port would be above 65535.
     """
     return msgspec.structs.replace(
         settings,
@@ -63,14 +66,14 @@ def _shifted(text: str, index: int, *, setting: str) -> str:
         return text
     if address.port + index > 65535:
         raise InvalidRequestError(
-            "start workers", setting, f"{text} plus {index} is no port", "take a lower base port"
+            "start workers", setting, f"{text} plus {index} is above 65535", "take a lower port"
         )
     return str(Address(address.host, address.port + index))
 
 
 class RestartDelays:
-    """How long to wait before a worker that ended is started again: longer each time, until one
-    has run for `SETTLED_AFTER_S`. All times in seconds of a monotonic clock."""
+    """Gives the pause before a worker that ended is started again, which grows with each end until
+    the worker has run for `SETTLED_AFTER_S`. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._ends_in_a_row = 0

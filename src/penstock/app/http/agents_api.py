@@ -1,4 +1,4 @@
-"""The HTTP calls about a cluster's agents: list, drain, remove, take over."""
+"""These HTTP calls list, drain and remove a cluster's agents, and take over their WALs."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -18,31 +18,33 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSources:
-    """What the answers are made of; each raises PenstockError."""
+    """The functions that answer the calls; each raises PenstockError."""
 
     agents: Callable[[], list[dict[str, object]]]
     drain: Callable[[int, bool], Awaitable[None]]
     remove: Callable[[int], Awaitable[None]]
     take_over: Callable[[str], Awaitable[int]] | None = None
-    """Given a directory; the bytes of records that were moved. None: this agent can't."""
+    """Takes over the WAL in a directory; returns the bytes of records that were moved. None: this
+    agent can't take over WALs."""
     without_secret: bool = False
-    """Workers of one host need none: whoever reaches their ports may make a backup as well."""
+    """Whether calls need no secret. Workers of one host need none, since clients that reach their
+    ports may make a backup as well."""
 
 
 class DrainRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What POST /v1/agents/ID/drain takes."""
+    """The body of POST /v1/agents/ID/drain."""
 
     draining: bool = True
 
 
 class TakeoverRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What POST /v1/takeover takes."""
+    """The body of POST /v1/takeover."""
 
     directory: str
 
 
 def agent_routes(sources: AgentSources) -> Sequence[BaseRoute]:
-    """Routes for an application that has checked the secret."""
+    """Return the routes, for an application that has checked the secret."""
 
     async def agents(_: Request) -> Response:
         return json_response({"agents": sources.agents()})
@@ -60,7 +62,9 @@ def agent_routes(sources: AgentSources) -> Sequence[BaseRoute]:
 
     async def take_over(request: Request) -> Response:
         if sources.take_over is None:
-            raise NotFoundError("take over", "WAL", "this agent has no way to a WAL")
+            raise NotFoundError(
+                "take over", "WAL", "this agent can't take over WALs", "ask another agent"
+            )
         wanted = msgspec.json.decode(await read_body(request), type=TakeoverRequest)
         return json_response({"bytes": await sources.take_over(wanted.directory)})
 
@@ -75,16 +79,16 @@ def agent_routes(sources: AgentSources) -> Sequence[BaseRoute]:
 def answered(
     handle: Callable[[Request], Awaitable[Response]],
 ) -> Callable[[Request], Awaitable[Response]]:
-    """A handler whose errors are answers of their kind."""
+    """Wrap a handler so that its errors become answers with the fitting status."""
 
     async def answer(request: Request) -> Response:
-        # A web page that a person on this machine looks at may send requests here.
+        # A web page in a browser of this machine could send requests to this port.
         if "origin" in request.headers:
-            return json_response({"error": "not from a web page"}, 403)
+            return json_response({"error": "web pages may not call this port"}, 403)
         try:
             return await handle(request)
         except BodyTooLargeError as error:
-            # What is left of the body isn't received.
+            # The rest of the body isn't received, so the connection can't be used again.
             return json_response({"error": str(error)}, 413, {"connection": "close"})
         except MALFORMED as error:
             return json_response({"error": str(error)}, 400)
@@ -99,7 +103,7 @@ def answered(
 
 
 def note_change(request: Request, change: str) -> None:
-    """Write the line of an administrative change: by which address, and what."""
+    """Log an administrative change, with the address of the client that made it."""
     address = "?" if request.client is None else request.client.host
     logger.info("client at %s (HTTP): %s", address, change)
 
@@ -112,5 +116,5 @@ def _agent_id(request: Request) -> int:
 def json_response(
     value: dict[str, object], status_code: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """An answer of JSON."""
+    """Make an answer of JSON."""
     return Response(msgspec.json.encode(value), status_code, headers, "application/json")

@@ -1,7 +1,8 @@
-"""uvicorn's HTTP/1.1 connection behind an `HttpGate`, and the slots of requests.
+"""An `HttpGate` guards uvicorn's HTTP/1.1 connections, and gives requests their slots.
 
-uvicorn (0.34 to 0.54) has a time-out for idle connections alone: none for heads, bodies and peers
-that take no answer; and its limit of connections answers 503 to everybody, health included.
+uvicorn (0.34 to 0.54) has a time-out for idle connections alone, none for heads, for bodies, and
+for peers that don't take their answer. And once its limit of connections is reached, it answers
+every request with 503, those for health too.
 """
 
 import asyncio
@@ -21,25 +22,25 @@ _errors: Final = logging.getLogger(f"{__name__}.errors")
 _errors.setLevel(logging.ERROR)
 
 OPEN_PATHS: Final = ("/", "/metrics", "/healthz", "/readyz")
-"""The paths that are answered without the secret and without a slot: a load balancer and a scraper
-ask for them, and they tell numbers and no data."""
+"""These paths are answered without the secret and without a slot. Load balancers and scrapers ask
+for them, and their answers have numbers but no data."""
 SMALL_BODY_BYTES_MAX: Final = 64 << 10
-"""Calls whose bodies are a few words take no more."""
+"""The largest body of calls that take a few words."""
 _HOLD: Final = "penstock.hold_body"
-"""In a request's scope: what counts bytes of its body, for as long as it is worked on."""
+"""This key of a request's scope has the function that counts the bytes of the request's body."""
 
 
 class GatedConnection(H11Protocol):
-    """One accepted socket."""
+    """One accepted connection."""
 
     def __init__(self, gate: HttpGate, **uvicorns: Any) -> None:
         """
         Args:
-            uvicorns: what uvicorn makes its protocols with.
+            uvicorns: the arguments that uvicorn gives its protocols.
         """
         super().__init__(**uvicorns)
-        # It warns at each request that isn't HTTP or asks for a WebSocket: strangers would fill
-        # the log. Such requests are the gate's to count.
+        # uvicorn's logger warns of each request that isn't HTTP or asks for a WebSocket, so that
+        # strangers could fill the log. The gate counts such requests instead.
         self.logger = _errors
         self._gate = gate
         self._phase = Phase.HEAD
@@ -93,7 +94,7 @@ class GatedConnection(H11Protocol):
         """See `Gated`."""
         self._follow()
         if self.flow.read_paused:
-            # Its sender isn't to blame for what we don't read.
+            # While this server doesn't read, the sender can't send, and its time doesn't run.
             self._since_s += now_s - self._looked_s
         self._looked_s = now_s
         unsent = self.transport.get_write_buffer_size()
@@ -104,7 +105,7 @@ class GatedConnection(H11Protocol):
         self.transport.abort()
 
     def _follow(self) -> None:
-        """Find out what is waited for now."""
+        """Find out what this connection waits for now."""
         cycle = self.cycle
         if cycle is None or cycle.response_complete:
             if self._phase not in {Phase.IDLE, Phase.HEAD}:
@@ -121,7 +122,7 @@ class GatedConnection(H11Protocol):
 
 
 class RequestSlots:
-    """ASGI middleware: a slot of the gate for each request but those for `OPEN_PATHS`."""
+    """ASGI middleware that takes a slot of the gate for each request, except for `OPEN_PATHS`."""
 
     def __init__(self, app: ASGIApp, gate: HttpGate) -> None:
         self._app = app
@@ -146,7 +147,8 @@ class RequestSlots:
         try:
             await self._app(scope, receive, send)
         except ClientDisconnect:
-            # Its peer left, or was cut off, before the body was whole: no one waits for an answer.
+            # The peer left, or was cut off, before its body was whole: it doesn't wait for an
+            # answer.
             pass
         finally:
             self._gate.take_body(scope["path"], -held)
@@ -158,17 +160,17 @@ class BodyTooLargeError(InvalidRequestError):
 
 
 async def read_body(request: Request, bytes_max: int = SMALL_BODY_BYTES_MAX) -> bytearray:
-    """Receive a request's body into memory. Behind `RequestSlots` it is counted there.
+    """Receive a request's body into memory. `RequestSlots`, where it is in use, counts the bytes.
 
     Raises:
-        BodyTooLargeError: it is longer, as its head says or as more came.
-        OverloadedError: the bodies of other requests fill what there is for all.
+        BodyTooLargeError: the body is longer than `bytes_max`, as its head says or as came.
+        OverloadedError: the bodies of other requests fill the room for all bodies.
         ClientDisconnect: the peer is gone.
     """
     path = request.url.path
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > bytes_max:
-        raise BodyTooLargeError("read body", path, f"{announced} bytes, {bytes_max} are allowed")
+        raise BodyTooLargeError("read body", path, f"{announced} bytes; {bytes_max} are allowed")
     hold: Callable[[int], None] | None = request.scope.get(_HOLD)
     body = bytearray()
     async for part in request.stream():
@@ -182,7 +184,7 @@ async def read_body(request: Request, bytes_max: int = SMALL_BODY_BYTES_MAX) -> 
 
 def _too_many() -> Response:
     return Response(
-        b'{"error":"too many requests are worked on; try again"}',
+        b'{"error":"too many requests are being answered; try again"}',
         503,
         {"retry-after": "1", "connection": "close"},
         media_type="application/json",

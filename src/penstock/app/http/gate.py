@@ -1,17 +1,18 @@
-"""Who is served on an HTTP port: places, slots, and how long a peer may take. No sockets, no HTTP.
+"""A gate decides which connections and requests an HTTP port serves. No sockets, no HTTP.
 
-Three bounds, so that strangers who send half a request, or read no answer, cost the others nothing:
+Three bounds keep clients that send half a request, or read no answer, from harming the others:
 
-* *places*: connections. For one more, one is closed that has sent no whole request: of the address
-  that has the most, the one that has waited for longest; then one whose body has not come, then one
-  that does not take its answer. A probe of health is the newest, so the last to go.
-* *slots*: requests worked on, half as many as places, so that there are always places of which one
-  can be closed. Where all are taken, a request whose body has not come or whose answer is not taken
-  gives its own up; else the new one is answered 503. Health and metrics need none.
-* *body bytes*: of all requests that hold theirs in memory.
+* *Places* are connections. When all are taken and one more comes, a connection is closed that has
+  sent no whole request: among the connections of the address that has the most, the one that has
+  waited for longest. If there is none, a connection is closed whose body has not come; else one
+  that does not take its answer. A probe of health is the newest connection, so it goes last.
+* *Slots* are requests being answered. There are half as many as places, so that some connection
+  can always be closed. When all slots are taken, a request whose body has not come, or whose answer
+  is not taken, loses its slot; else the new request is answered 503. Health and metrics need none.
+* *Body bytes* are those of all requests that hold their bodies in memory.
 
-And three times: for a head, for a body (a second more for every 64 KiB that came), and for an
-answer of which nothing is taken.
+Three times are bounded as well: for a head, for a body (a second more for every 64 KiB that came),
+and for an answer of which nothing is taken.
 """
 
 import enum
@@ -29,24 +30,24 @@ logger = logging.getLogger(__name__)
 
 BODY_BYTES_PER_S: Final = 64 << 10
 BODIES_BYTES_MAX: Final = 128 << 20
-"""All requests of one port together hold so much of their bodies in memory; one holds 64 MiB at
-most, which is the largest that any call allows."""
+"""All requests of one port together hold at most this many bytes of bodies in memory. One request
+holds at most 64 MiB, which is the largest body that a call allows."""
 SETTLED_S: Final = 1.0
-"""A connection that began something less than so long ago is not closed for another one's sake."""
+"""A connection is not closed in favour of another one sooner than this after its phase began."""
 
 
 class Phase(enum.Enum):
     """A phase says what a connection waits for."""
 
     IDLE = "idle"
-    """It is kept alive after an answer; the HTTP library closes it after a while."""
+    """The connection is kept alive after an answer; the HTTP library closes it after a while."""
     HEAD = "head"
     BODY = "body"
     ANSWER = "answer"
 
 
 class HttpEnding(enum.StrEnum):
-    """Why a connection is closed; the label of penstock_http_ended_connections_total."""
+    """The reason why a connection is closed; a label of penstock_http_ended_connections_total."""
 
     HEAD = "head"
     BODY = "body"
@@ -56,7 +57,7 @@ class HttpEnding(enum.StrEnum):
 
 
 class HttpRefusal(enum.StrEnum):
-    """Why a client is turned away; the label of penstock_http_refused_total."""
+    """The reason why a client is turned away; a label of penstock_http_refused_total."""
 
     CONNECTIONS = "connections"
     REQUESTS = "requests"
@@ -65,7 +66,7 @@ class HttpRefusal(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
-    """These hold for one port. Times are in seconds."""
+    """The limits of one port. Times are in seconds."""
 
     connections_max: int = 200
     header_s: float = 10.0
@@ -75,16 +76,17 @@ class HttpLimits:
 
     @property
     def requests_max(self) -> int:
-        """Slots."""
+        """The number of slots."""
         return self.connections_max // 2
 
 
 @dataclass(frozen=True, slots=True)
 class HttpState:
-    """One look at a connection finds this.
+    """The state of a connection at one moment.
 
-    `since_s`: when the phase began, time left out in which we don't read; `body_bytes`: what came
-    of the body in it; `unsent_bytes`: of answers.
+    `since_s`: when the phase began, moved on by the time in which this server didn't read;
+    `body_bytes`: bytes of the body that came in this phase; `unsent_bytes`: bytes of answers that
+    wait to be sent.
     """
 
     phase: Phase
@@ -94,26 +96,26 @@ class HttpState:
 
 
 class Gated(Protocol):
-    """A connection."""
+    """A connection, as a gate sees it."""
 
     client_host: str
     peer_name: str
 
     def state(self, now_s: float) -> HttpState:
-        """How it stands."""
+        """Return the connection's state now."""
         ...
 
     def cut(self) -> None:
-        """Close at once."""
+        """Close the connection at once."""
         ...
 
 
 class HttpGate:
-    """The connections and requests of one HTTP port. Event loop only.
+    """Keeps count of the connections and requests of one HTTP port. Event loop only.
 
     Args:
-        name: of the port, for the log and for metrics: "http" or "peer".
-        count: called with the port's name and what happened, an HttpEnding or HttpRefusal.
+        name: the port's name in the log and in metrics: "http" or "peer".
+        count: called with the port's name and an HttpEnding or HttpRefusal.
     """
 
     def __init__(
@@ -129,17 +131,17 @@ class HttpGate:
         self._count = count
         self._seldom = Seldom(clock)
         self._open: dict[Gated, tuple[int, float]] = {}
-        """In the order of arrival: unsent bytes at the last look, and since when there are as
-        many."""
+        """Open connections in the order of arrival, each with its unsent bytes at the last look,
+        and the time since when that number hasn't changed."""
         self.running = 0
-        """Slots that are taken."""
+        """The number of slots that are taken."""
         self.bodies_bytes = 0
 
     def __len__(self) -> int:
         return len(self._open)
 
     def enter(self, connection: Gated) -> None:
-        """A connection is made. Closes another one, or this one, where there is no place."""
+        """Give a new connection a place. If there is none, close another connection or this one."""
         now_s = self.clock.monotonic_s()
         while len(self._open) >= self.limits.connections_max:
             other = self._waiting_longest() or self._unfinished(now_s)
@@ -151,15 +153,16 @@ class HttpGate:
         self._open[connection] = (0, now_s)
 
     def leave(self, connection: Gated) -> None:
-        """A connection is gone. Idempotent."""
+        """Free the place of a connection that is gone. Idempotent."""
         self._open.pop(connection, None)
 
     def note_malformed(self, connection: Gated) -> None:
-        """Note that what came is not HTTP. The connection is answered 400 and closed by itself."""
+        """Count a connection that sent something other than HTTP. uvicorn answers 400 and
+        closes."""
         self._note(connection, HttpEnding.MALFORMED, self.clock.monotonic_s())
 
     def take_slot(self, peer_name: str) -> bool:
-        """Begin a request, if there is a slot. Then call `give_slot`."""
+        """Take a slot for a request; return whether there was one. Then call `give_slot`."""
         if self.running >= self.limits.requests_max:
             now_s = self.clock.monotonic_s()
             other = self._unfinished(now_s)
@@ -171,27 +174,27 @@ class HttpGate:
         return True
 
     def give_slot(self) -> None:
-        """A request has ended."""
+        """Free the slot of a request that has ended."""
         self.running -= 1
 
     def take_body(self, path: str, byte_count: int) -> None:
-        """Count bytes of a body that are kept in memory; negative ones are given back.
+        """Count bytes of a body that are kept in memory. A negative number gives bytes back.
 
         Raises:
-            OverloadedError: others hold too much. Nothing was counted.
+            OverloadedError: other bodies hold too much. The bytes were not counted.
         """
         if byte_count > 0 and self.bodies_bytes + byte_count > self.limits.bodies_bytes_max:
             self._refuse(HttpRefusal.BODIES, path)
             raise OverloadedError(
                 "read body",
                 path,
-                f"{self.bodies_bytes} bytes of requests are in memory, and "
-                f"{self.limits.bodies_bytes_max} may be",
+                f"{self.bodies_bytes} bytes of bodies are in memory, and "
+                f"{self.limits.bodies_bytes_max} are allowed",
             )
         self.bodies_bytes += byte_count
 
     def look(self) -> None:
-        """Close connections whose time is over. To be called about once a second."""
+        """Close connections whose time is over. The caller calls this about once a second."""
         now_s = self.clock.monotonic_s()
         for connection, (last_unsent, still_since_s) in list(self._open.items()):
             state = connection.state(now_s)
@@ -214,7 +217,7 @@ class HttpGate:
         return None
 
     def _waiting_longest(self) -> Gated | None:
-        """The next to go of those that have sent no whole head."""
+        """Return the connection to close first among those that have sent no whole head."""
         by_address = Counter(connection.client_host for connection in self._open)
         now_s = self.clock.monotonic_s()
         waiting = []
@@ -226,7 +229,7 @@ class HttpGate:
         return min(waiting)[-1] if waiting else None
 
     def _unfinished(self, now_s: float) -> Gated | None:
-        """The oldest whose body has not come, else whose answer is not taken."""
+        """Return the oldest connection whose body has not come, else whose answer is not taken."""
         found: dict[Phase, tuple[float, int, Gated]] = {}
         for number, connection in enumerate(self._open):
             state = connection.state(now_s)

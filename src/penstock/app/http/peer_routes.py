@@ -1,7 +1,7 @@
-"""The HTTP routes that peers call, and the check of the cluster's secret before any of them.
+"""Other agents call these HTTP routes, after a check of the cluster's secret.
 
-docs/formats/peers.md is the protocol. Imported with `penstock.app.http_port`, since starlette
-is slow to load.
+docs/formats/peers.md is the protocol. This module is imported with `penstock.app.http_port`,
+since starlette is slow to load.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -36,17 +36,17 @@ FRAMES_TYPE: Final = "application/x-penstock-frames"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerSources:
-    """What answers to peers are made of. `read_wal`: None where there is no WAL."""
+    """The sources of answers to other agents. `read_wal`: None where this agent has no WAL."""
 
     own: OwnBlocks
     block_bytes: int
     read_wal: ReadWal | None = None
     standing_of: AnswerStanding | None = None
-    """None where agents share no journal that may be away from one of them."""
+    """Answers questions of agents that can't reach the journal; None: agents share no journal."""
 
 
 def peer_routes(sources: PeerSources) -> Sequence[BaseRoute]:
-    """Routes for an application behind `SecretCheck`."""
+    """Return the routes, for an application that `SecretCheck` guards."""
 
     async def blocks(request: Request) -> Response:
         try:
@@ -92,15 +92,15 @@ def peer_routes(sources: PeerSources) -> Sequence[BaseRoute]:
 
 
 class SecretCheck:
-    """ASGI middleware: 401 for whatever comes without the secret, save `OPEN_PATHS`.
+    """ASGI middleware that answers 401 to requests without the secret, except for `OPEN_PATHS`.
 
-    Before routing, so that no route can be forgotten, and before a body is read.
+    The check comes before routing, so that no route can be forgotten, and before a body is read.
     """
 
     def __init__(self, app: ASGIApp, secret: ClusterSecret | None) -> None:
         """
         Args:
-            secret: None: everything is let through (a server on loopback).
+            secret: None: every request passes (a server on loopback).
         """
         self._app = app
         self._secret = secret

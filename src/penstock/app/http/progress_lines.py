@@ -1,6 +1,6 @@
-"""Long work under way as lines of JSON: how far it is, and at the end what it came to.
+"""Long work is answered by lines of JSON: its progress, and at the end its result.
 
-`{"done": BYTES, "total": BYTES}` now and then, then `{RESULT: {...}}` or `{"error": "..."}`.
+`{"done": BYTES, "total": BYTES}` comes at intervals, then `{RESULT: {...}}` or `{"error": "..."}`.
 """
 
 import asyncio
@@ -16,18 +16,18 @@ CONTENT_TYPE: Final = "application/x-ndjson"
 _LINE_S: Final = 0.5
 
 Progress = Callable[[int, int], None]
-"""Called with (bytes done, bytes in all)."""
+"""A function that is called with the bytes done so far and the bytes in all."""
 
 Work = Callable[[Progress], Awaitable[dict[str, object]]]
 
 
 async def progress_lines(work: Work, *, result: str) -> AsyncIterator[bytes]:
-    """Do the work and say how far it is.
+    """Do the work, and yield lines about its progress and result.
 
     A client that stops reading cancels the work.
 
     Args:
-        result: the name under which the last line holds what the work gave.
+        result: the last line's key for the work's result.
     """
     far = (0, 0)
 

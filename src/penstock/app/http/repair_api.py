@@ -1,4 +1,4 @@
-"""The HTTP calls of `penstock repair`: what is found, and what is to be done about it."""
+"""`penstock repair` finds and mends damage by these HTTP calls."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -22,7 +22,7 @@ from penstock.model.ids import PartitionKey, partition_of
 
 
 class Scan(Protocol):
-    """Reads all that is stored once: `penstock.log.serving.ServingLog.scan`."""
+    """Reads everything that is stored once: `penstock.log.serving.ServingLog.scan`."""
 
     def __call__(
         self, *, bytes_per_s: int, reads_objects: bool, progress: Progress
@@ -33,7 +33,7 @@ class Scan(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairSources:
-    """What the calls are answered by. None: this server can't have such damage."""
+    """The functions that answer the calls. None: this server can't have damage of that kind."""
 
     damage: DamageRepair | None = None
     scan: Scan | None = None
@@ -43,18 +43,19 @@ class RepairSources:
     partition_name: Callable[[PartitionKey], str] = str
     histories: HistoryRepair | None = None
     without_secret: bool = False
-    """The servers of one host need none: whoever reaches their ports may make a backup as well."""
+    """Whether calls need no secret. Servers of one host need none, since clients that reach their
+    ports may make a backup as well."""
 
 
 class HistoryRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of POST /v1/repair/histories. `history`: one of the open ones; None: all."""
+    """The body of POST /v1/repair/histories. `history`: an open history; None: all of them."""
 
     action: Literal["look", "append", "give_up"] = "look"
     history: int | None = None
 
 
 PLACES_MAX: Final = 10_000
-"""Runs that one call may name."""
+"""One call may name at most this many runs."""
 PLACES_BODY_BYTES_MAX: Final = 1 << 20
 """Room for `PLACES_MAX` runs, which take 420 KB at most."""
 _Int64 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -96,7 +97,7 @@ class ScanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def repair_routes(sources: RepairSources) -> Sequence[BaseRoute]:
-    """Routes for an application that has checked the secret."""
+    """Return the routes, for an application that has checked the secret."""
     return [*_damage_routes(sources), *_history_routes(sources)]
 
 
@@ -204,8 +205,8 @@ def _history_routes(sources: RepairSources) -> Sequence[BaseRoute]:
             raise InvalidRequestError(
                 "repair",
                 "lost histories",
-                "this server's journal is its own, and no other database can bring it back older",
-                "ask an agent of a cluster; without --history damage is repaired",
+                "only this server writes its journal, so no history can be lost from it",
+                "ask an agent of a cluster; to repair damage, leave out --history",
             )
         wanted = msgspec.json.decode(await read_body(request), type=HistoryRequest)
         work = {"look": repair.look, "append": repair.append, "give_up": repair.give_up}

@@ -182,7 +182,7 @@ def test_what_cannot_be_read_just_now_is_no_gap(
     asked = f"{RECORDS_PATH}?topic_id={topic_id}&partition=0&start=0&end=2&bytes_max=9"
     problem = json.loads(door.get(asked))
     assert problem["kind"] == "retry"
-    assert "moves just now" in problem["error"]
+    assert "are being moved to another object" in problem["error"]
 
 
 def test_a_deleted_topic_is_not_found(door: Door) -> None:

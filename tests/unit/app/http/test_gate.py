@@ -154,7 +154,7 @@ def test_an_answer_of_which_nothing_is_taken_ends(rig: Rig) -> None:
 
 def test_bodies_in_memory_are_bounded_together(rig: Rig) -> None:
     rig.gate.take_body("/a", 900)
-    with pytest.raises(OverloadedError, match=r"900 bytes .* and 1000 may be"):
+    with pytest.raises(OverloadedError, match=r"900 bytes .* and 1000 are allowed"):
         rig.gate.take_body("/b", 101)
     rig.gate.take_body("/b", 100)
     rig.gate.take_body("/a", -900)

@@ -39,7 +39,7 @@ def test_a_server_of_its_own_says_that_it_has_no_lost_histories(action: str) -> 
     application = Starlette(routes=list(repair_routes(RepairSources())))
     status, text = asyncio.run(post(application, "/v1/repair/histories", {"action": action}))
     assert status == 409
-    assert "this server's journal is its own" in text
+    assert "only this server writes its journal" in text
     assert "ask an agent of a cluster" in text
 
 
