@@ -130,7 +130,9 @@ def shards_rest(server: Server) -> bool:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_committed_offset_does_not_go_back(tmp_path: Path, disk: Disk, workers: int) -> None:
+async def test_a_committed_offset_does_not_go_back(
+    tmp_path: Path, disk: Disk, workers: int
+) -> None:
     async def test(servers: list[Server]) -> None:
         (created,) = await servers[0].parts.broker.committer.commit(
             [CreateTopic(name="flights", topic_id=TOPIC_ID, partitions=1)]
@@ -152,10 +154,10 @@ def test_a_committed_offset_does_not_go_back(tmp_path: Path, disk: Disk, workers
                 await asyncio.sleep(0.01)
             assert found == [9]
 
-    asyncio.run(run_servers(tmp_path / "data", workers, test))
+    await run_servers(tmp_path / "data", workers, test)
 
 
-def test_shards_move_to_a_worker_that_cannot_read_their_groups_yet(
+async def test_shards_move_to_a_worker_that_cannot_read_their_groups_yet(
     tmp_path: Path, disk: Disk
 ) -> None:
     """It learns of the move, and its claim is answered, though the file lacks it. Only what a
@@ -173,4 +175,4 @@ def test_shards_move_to_a_worker_that_cannot_read_their_groups_yet(
         while not coordinates_some(servers[1]):
             await asyncio.sleep(0.01)
 
-    asyncio.run(run_servers(tmp_path / "data", 2, test))
+    await run_servers(tmp_path / "data", 2, test)

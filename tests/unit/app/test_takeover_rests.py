@@ -1,6 +1,5 @@
 """A takeover that damage stops is not tried again and again: every attempt is a claim."""
 
-import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +19,7 @@ class View:
         return []
 
 
-def test_a_takeover_that_damage_stops_rests_for_twice_as_long_each_time(
+async def test_a_takeover_that_damage_stops_rests_for_twice_as_long_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock()
@@ -51,14 +50,14 @@ def test_a_takeover_that_damage_stops_rests_for_twice_as_long_each_time(
                 clock.advance(5)
 
         with caplog.at_level(logging.ERROR):
-            asyncio.run(seconds(4000))
+            await seconds(4000)
         assert tries == [0, 60, 180, 420, 900, 1800, 2700, 3600]
         assert caplog.text.count("was stopped by damage") == len(tries)
         assert "8 times in a row, and is tried again in 900 s" in caplog.text
         # Once it is gone (taken over by another, or settled) the next one begins at the first.
         found.clear()
-        asyncio.run(seconds(10))
+        await seconds(10)
         found[b"w"] = tmp_path
         tries.clear()
-        asyncio.run(seconds(70))
+        await seconds(70)
         assert len(tries) == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 
@@ -31,13 +30,13 @@ class Refusing:
         (Refusal.GROUP_NOT_EMPTY, logging.WARNING, GroupError.UNKNOWN_SERVER_ERROR),
     ],
 )
-def test_a_command_that_comes_after_its_shard_has_moved_is_no_cause_for_a_warning(
+async def test_a_command_that_comes_after_its_shard_has_moved_is_no_cause_for_a_warning(
     caplog: pytest.LogCaptureFixture, reason: Refusal, level: int, told: GroupError
 ) -> None:
     """Each planned hand-over meets some."""
     journal = GroupJournal(Refusing(reason))
     with caplog.at_level(logging.DEBUG):
-        answer = asyncio.run(journal.commit(DeleteGroups(group_ids=["g"], shard_epoch=1)))
+        answer = await journal.commit(DeleteGroups(group_ids=["g"], shard_epoch=1))
     assert answer is told
     (line,) = [one for one in caplog.records if one.name == "penstock.groups.journal"]
     assert line.levelno == level

@@ -378,7 +378,7 @@ def test_a_commit_that_fails_is_each_topics_error(
     assert (topic.error_code, "it is full" in topic.error_message) == (7, True)
 
 
-def test_a_commit_that_takes_too_long_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_commit_that_takes_too_long_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     class Never:
         async def commit(self, commands: Any) -> Any:
             await asyncio.get_running_loop().create_future()
@@ -389,7 +389,7 @@ def test_a_commit_that_takes_too_long_is_a_timeout(monkeypatch: pytest.MonkeyPat
     broker = SimpleNamespace(committer=Never(), view=view, creations=creations)
     context: Any = SimpleNamespace(broker=broker, client_id="c", client_host="h")
     commands: Any = [None, None]
-    outcomes = asyncio.run(admin.commit(context, commands, timedelta(0)))
+    outcomes = await admin.commit(context, commands, timedelta(0))
     assert [outcome.error for outcome in outcomes] == [7, 7]
 
 

@@ -91,24 +91,24 @@ async def told(broker: Broker, version: int, body: bytes, topic: str) -> int:
         (6, "none", ErrorCode.NONE),
     ],
 )
-def test_zstd_is_taken_from_those_versions_on_whose_clients_know_it(
+async def test_zstd_is_taken_from_those_versions_on_whose_clients_know_it(
     broker: Broker, add_topic: Any, appended: Appended, version: int, codec: str, code: ErrorCode
 ) -> None:
     """KIP-110."""
     add_topic("flights")
     body = by_name("flights", batch(b"v" * 100, codec))
-    assert asyncio.run(told(broker, version, body, "flights")) == code
+    assert await told(broker, version, body, "flights") == code
     assert len(appended.batches) == (code is ErrorCode.NONE)
 
 
 @pytest.mark.parametrize("records", [None, b"", b"\0" * 16, batch()[:-1], batch()[:40]])
 @pytest.mark.usefixtures("appended")
-def test_records_without_a_whole_batch_are_invalid_and_not_worth_another_try(
+async def test_records_without_a_whole_batch_are_invalid_and_not_worth_another_try(
     broker: Broker, add_topic: Any, records: bytes | None
 ) -> None:
     add_topic("flights")
     body = by_name("flights", records)
-    assert asyncio.run(told(broker, 7, body, "flights")) == ErrorCode.INVALID_RECORD
+    assert await told(broker, 7, body, "flights") == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.usefixtures("either_loop")
@@ -178,7 +178,7 @@ def raw(block: bytes, count: int, **fields: Any) -> bytes:
 
 @pytest.mark.parametrize("codec", list(PACKERS))
 @pytest.mark.parametrize("acks", [-1, 1, 0])
-def test_a_poison_batch_is_refused_in_every_codec(
+async def test_a_poison_batch_is_refused_in_every_codec(
     broker: Broker,
     add_topic: Any,
     appended: Appended,
@@ -199,9 +199,9 @@ def test_a_poison_batch_is_refused_in_every_codec(
             assert await reader.read() == b""
 
     if acks:
-        assert asyncio.run(told(broker, 7, body, "flights")) == ErrorCode.INVALID_RECORD
+        assert await told(broker, 7, body, "flights") == ErrorCode.INVALID_RECORD
     else:
-        asyncio.run(unanswered())
+        await unanswered()
         assert "INVALID_RECORD" in caplog.text
     assert not appended.batches
     assert counted.count("refused_batches") == 1
@@ -230,7 +230,7 @@ def refused_with(version: int, answer: bytes, topic: str) -> tuple[int, list[tup
     return code, errors, text()
 
 
-def test_the_records_at_fault_are_named_to_the_producer(
+async def test_the_records_at_fault_are_named_to_the_producer(
     broker: Broker, add_topic: Any, appended: Appended
 ) -> None:
     """KIP-467."""
@@ -244,43 +244,43 @@ def test_the_records_at_fault_are_named_to_the_producer(
             writer.write(request(PRODUCE, 8, 1, by_name("flights", records)))
             return (await reply(reader))[1]
 
-    code, errors, message = refused_with(8, asyncio.run(ask(raw(block, 4))), "flights")
+    code, errors, message = refused_with(8, await ask(raw(block, 4)), "flights")
     assert code == ErrorCode.INVALID_RECORD
     assert [index for index, _ in errors] == [1, 3]
     assert message.startswith("record 1: no key")
     late = record(0, key=key, time_delta=varint(10**10))
-    code, errors, _ = refused_with(8, asyncio.run(ask(raw(late, 1))), "flights")
+    code, errors, _ = refused_with(8, await ask(raw(late, 1)), "flights")
     assert (code, len(errors)) == (ErrorCode.INVALID_TIMESTAMP, 1)
-    code, errors, _ = refused_with(8, asyncio.run(ask(raw(record(0, key=key) * 2, 2))), "flights")
+    code, errors, _ = refused_with(8, await ask(raw(record(0, key=key) * 2, 2)), "flights")
     assert code == ErrorCode.INVALID_RECORD
     assert errors == [(1, "offset delta 0; it must be 1")]
     assert not appended.batches
 
 
-def test_a_topic_config_turns_the_validation_of_records_off(
+async def test_a_topic_config_turns_the_validation_of_records_off(
     broker: Broker, add_topic: Any, appended: Appended
 ) -> None:
     add_topic("flights", penstock_validate_records="false", cleanup_policy="compact")
     poison = raw(b"garbage" * 20, 3, codec="zstd", packed=True)
-    assert asyncio.run(told(broker, 7, by_name("flights", poison), "flights")) == ErrorCode.NONE
+    assert await told(broker, 7, by_name("flights", poison), "flights") == ErrorCode.NONE
     assert appended.batches == [poison]
     late = raw(good(1), 1, max_timestamp=10**10)
     body = by_name("flights", late)
-    assert asyncio.run(told(broker, 7, body, "flights")) == ErrorCode.INVALID_TIMESTAMP
+    assert await told(broker, 7, body, "flights") == ErrorCode.INVALID_TIMESTAMP
 
 
-def test_a_header_s_false_timestamp_is_set_right_before_it_is_stored(
+async def test_a_header_s_false_timestamp_is_set_right_before_it_is_stored(
     broker: Broker, add_topic: Any, appended: Appended
 ) -> None:
     add_topic("flights")
     false = raw(good(2), 2, max_timestamp=2**62)
-    assert asyncio.run(told(broker, 7, by_name("flights", false), "flights")) == ErrorCode.NONE
+    assert await told(broker, 7, by_name("flights", false), "flights") == ErrorCode.NONE
     (stored,) = appended.batches
     assert stored_header(stored, 0).max_timestamp == 0
     assert crc_is_right(memoryview(stored))
 
 
-def test_limits_of_records_and_bytes_are_the_server_s(broker_with: Any) -> None:
+async def test_limits_of_records_and_bytes_are_the_server_s(broker_with: Any) -> None:
     broker = broker_with(batch_records_max=50, batch_decoded_bytes_max=100_000)
     appended = Appended(broker)
     broker.committer.apply(CreateTopic(name="flights", topic_id=NOBODY, partitions=1, configs={}))
@@ -291,18 +291,18 @@ def test_limits_of_records_and_bytes_are_the_server_s(broker_with: Any) -> None:
         (record(0, value=field(bytes(101_000))), 1, ErrorCode.MESSAGE_TOO_LARGE),
     ):
         body = by_name("flights", raw(block, count, codec="zstd"))
-        assert asyncio.run(told(broker, 7, body, "flights")) == code
+        assert await told(broker, 7, body, "flights") == code
     assert len(appended.batches) == 2
 
 
 @pytest.mark.parametrize("attributes", [0x20, 0x30, 0x40, 0x08])
-def test_what_only_brokers_write_is_refused(
+async def test_what_only_brokers_write_is_refused(
     broker: Broker, add_topic: Any, appended: Appended, attributes: int
 ) -> None:
     """Control batches, delete horizons, log append time."""
     add_topic("flights")
     body = by_name("flights", raw(good(1), 1, attributes=attributes))
-    assert asyncio.run(told(broker, 7, body, "flights")) == ErrorCode.INVALID_RECORD
+    assert await told(broker, 7, body, "flights") == ErrorCode.INVALID_RECORD
     assert not appended.batches
 
 
@@ -481,13 +481,13 @@ def drained(broker: Broker) -> list[int]:
     return counted
 
 
-def test_a_drained_agent_sends_producers_to_the_leaders_and_stores_nothing(
+async def test_a_drained_agent_sends_producers_to_the_leaders_and_stores_nothing(
     broker: Broker, add_topic: Any, appended: Appended
 ) -> None:
     add_topic("flights")
     counted = drained(broker)
     body = by_name("flights", batch())
-    assert asyncio.run(told(broker, 7, body, "flights")) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert await told(broker, 7, body, "flights") == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert counted == [1]
     assert not appended.batches
     # What the producer has sent after it may come when this agent is drained no more.
@@ -495,7 +495,7 @@ def test_a_drained_agent_sends_producers_to_the_leaders_and_stores_nothing(
 
 
 @pytest.mark.usefixtures("either_loop")
-def test_a_drained_agent_ends_the_connection_of_a_producer_that_reads_no_answers(
+async def test_a_drained_agent_ends_the_connection_of_a_producer_that_reads_no_answers(
     broker: Broker, add_topic: Any, appended: Appended
 ) -> None:
     add_topic("flights")
@@ -507,7 +507,7 @@ def test_a_drained_agent_ends_the_connection_of_a_producer_that_reads_no_answers
             writer.write(request(PRODUCE, 7, 1, by_name("flights", batch(), acks=0)))
             return await reader.read()
 
-    assert asyncio.run(main()) == b""
+    assert await main() == b""
     assert not appended.batches
 
 

@@ -1,6 +1,5 @@
 """Bytes that are no text, and values nested without end, are damage or a bad request: no bug."""
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,7 +65,7 @@ def test_a_note_of_a_restore_that_is_no_text_is_none() -> None:
 @pytest.mark.parametrize(
     "body", [b'{"destination":"' + NO_TEXT + b'"}', b'{"destination":"d","x":' + DEEP]
 )
-def test_an_http_call_of_such_bytes_is_refused(body: bytes) -> None:
+async def test_an_http_call_of_such_bytes_is_refused(body: bytes) -> None:
     class Wanted(msgspec.Struct):
         destination: str
 
@@ -75,7 +74,7 @@ def test_an_http_call_of_such_bytes_is_refused(body: bytes) -> None:
         raise AssertionError
 
     request = Request({"type": "http", "method": "POST", "path": "/", "headers": []})
-    assert asyncio.run(answered(handle)(request)).status_code == 400  # type: ignore[arg-type]
+    assert (await answered(handle)(request)).status_code == 400  # type: ignore[arg-type]
 
 
 def test_every_module_catches_all_that_msgspec_raises() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -44,40 +43,40 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("aws")
-def test_a_bucket_signs_below_its_prefix_and_tells_no_secret() -> None:
+async def test_a_bucket_signs_below_its_prefix_and_tells_no_secret() -> None:
     store = open_reliable_store(
         "s3://bucket/some/prefix", clock=SystemClock(), random=SystemRandom(), meter=Meter()
     )
     keys = ["segments/aa/1.seg", "segments/bb/2.seg"]
-    urls = asyncio.run(sign_through(store, "GET", keys, 120))
+    urls = await sign_through(store, "GET", keys, 120)
     for key, url in zip(keys, urls, strict=True):
         assert urlsplit(url).path.endswith(f"/some/prefix/{key}")
         query = parse_qs(urlsplit(url).query)
         assert query["X-Amz-Expires"] == ["120"]
         assert query["X-Amz-SignedHeaders"] == ["host"], "a condition may be sent along"
         assert "nobody-knows" not in url
-    assert asyncio.run(sign_through(store, "PUT", keys[:1], 120)) != urls[:1]
+    assert await sign_through(store, "PUT", keys[:1], 120) != urls[:1]
     with pytest.raises(InvalidRequestError):
-        asyncio.run(sign_through(store, "GET", ["../other"], 120))
+        await sign_through(store, "GET", ["../other"], 120)
 
 
-def test_memory_and_directories_cannot(tmp_path: Path) -> None:
+async def test_memory_and_directories_cannot(tmp_path: Path) -> None:
     for store in (open_store("memory://"), open_store(tmp_path)):
-        assert asyncio.run(sign_through(store, "GET", ["a", "b"], 60)) == ["", ""]
+        assert await sign_through(store, "GET", ["a", "b"], 60) == ["", ""]
 
 
-def test_decorators_pass_it_on() -> None:
+async def test_decorators_pass_it_on() -> None:
     clock, random = SystemClock(), SystemRandom()
     store = Retrying(
         Hedged(Metered(Timed(Signing(), seconds=5), clock=clock, meter=Meter())),
         clock=clock,
         random=random,
     )
-    assert asyncio.run(sign_through(store, "PUT", ["a"], 60)) == ["PUT a 60"]
+    assert await sign_through(store, "PUT", ["a"], 60) == ["PUT a 60"]
 
 
-def test_objects_of_another_cluster_are_not_signed() -> None:
+async def test_objects_of_another_cluster_are_not_signed() -> None:
     url = "s3://parent/log"
     store = open_origins(Signing(), [url], lambda _: Signing())
     keys = ["a", inherited_key(url, "a"), "b"]
-    assert asyncio.run(sign_through(store, "GET", keys, 60)) == ["GET a 60", "", "GET b 60"]
+    assert await sign_through(store, "GET", keys, 60) == ["GET a 60", "", "GET b 60"]

@@ -87,7 +87,7 @@ async def succeed() -> None:
     pass
 
 
-def test_a_task_that_fails_is_told_and_takes_readiness_until_one_succeeds(
+async def test_a_task_that_fails_is_told_and_takes_readiness_until_one_succeeds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -99,7 +99,7 @@ def test_a_task_that_fails_is_told_and_takes_readiness_until_one_succeeds(
         assert of_loop().not_ready() == ""
 
     with caplog.at_level(logging.ERROR):
-        asyncio.run(main())
+        await main()
     assert "short failed: a bug" in caplog.text
     assert "Traceback" in caplog.text
 

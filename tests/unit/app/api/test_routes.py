@@ -1,6 +1,5 @@
 """The pipeline's door against what must not come in, and what it tells of itself."""
 
-import asyncio
 import dataclasses
 import http.client
 import json
@@ -176,7 +175,7 @@ def test_names_may_be_of_any_characters(door: Door) -> None:
 
 
 @pytest.mark.parametrize("path", [RUNS_PATH, "/v1/status"])
-def test_whoever_lacks_the_secret_is_told_so_as_jobs_are_told_all_else(path: str) -> None:
+async def test_whoever_lacks_the_secret_is_told_so_as_jobs_are_told_all_else(path: str) -> None:
     answered: list[dict[str, Any]] = []
 
     async def send(message: Any) -> None:
@@ -186,7 +185,7 @@ def test_whoever_lacks_the_secret_is_told_so_as_jobs_are_told_all_else(path: str
         raise AssertionError("nobody may get here")
 
     scope = {"type": "http", "method": "POST", "path": path, "headers": []}
-    asyncio.run(SecretCheck(nothing, ClusterSecret("a-secret-of-a-test"))(scope, nothing, send))
+    await SecretCheck(nothing, ClusterSecret("a-secret-of-a-test"))(scope, nothing, send)
     assert answered[0]["status"] == 401
     if path == RUNS_PATH:
         problem = msgspec.json.decode(answered[1]["body"], type=Problem)

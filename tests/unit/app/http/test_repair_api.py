@@ -1,6 +1,5 @@
 """The calls of `penstock repair`, to a server that can't have what is asked for."""
 
-import asyncio
 import json
 from typing import Any
 
@@ -35,9 +34,9 @@ async def post(application: Starlette, path: str, body: dict[str, Any]) -> tuple
 
 
 @pytest.mark.parametrize("action", ["look", "append", "give_up"])
-def test_a_server_of_its_own_says_that_it_has_no_lost_histories(action: str) -> None:
+async def test_a_server_of_its_own_says_that_it_has_no_lost_histories(action: str) -> None:
     application = Starlette(routes=list(repair_routes(RepairSources())))
-    status, text = asyncio.run(post(application, "/v1/repair/histories", {"action": action}))
+    status, text = await post(application, "/v1/repair/histories", {"action": action})
     assert status == 409
     assert "only this server writes its journal" in text
     assert "ask an agent of a cluster" in text
@@ -80,12 +79,12 @@ class Repair:
         ({"action": "delete"}, 400, None),
     ],
 )
-def test_runs_are_named_by_partition_and_offset(
+async def test_runs_are_named_by_partition_and_offset(
     body: dict[str, Any], status: int, asked: Any
 ) -> None:
     repair = Repair()
     sources = RepairSources(damage=repair)  # type: ignore[arg-type]
     application = Starlette(routes=list(repair_routes(sources)))
-    found, _ = asyncio.run(post(application, "/v1/repair/damage", body))
+    found, _ = await post(application, "/v1/repair/damage", body)
     assert found == status
     assert repair.asked == ([] if asked is None else [asked])
