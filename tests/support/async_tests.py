@@ -1,7 +1,7 @@
 """The pytest plugin that runs `async def` tests and fixtures on an event loop of the test's own.
 
 A test whose fixtures include `virtual_loop` runs in virtual time; one with `either_loop`
-(tests/unit/kafka) on asyncio's and on uvloop's; all others on asyncio's loop. A property has a new
+on asyncio's and on uvloop's; all others on asyncio's loop. A property has a new
 loop for each example. `docs/decisions/0023` says why this is not a dependency.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from typing import Any, Protocol
 
 import pytest
+import uvloop
 
 from penstock.testing.randomness import SeededRandom
 from penstock.testing.virtual_loop import VirtualLoop, VirtualRunner
@@ -32,16 +33,24 @@ class LoopRunner(Protocol):
 
 @pytest.fixture
 def virtual_runner(request: pytest.FixtureRequest) -> Iterator[VirtualRunner]:
-    """The runner of a test in virtual time; `@pytest.mark.seed(7)` draws otherwise than seed 1."""
-    marker = request.node.get_closest_marker("seed")
-    with VirtualRunner(SeededRandom(marker.args[0] if marker else 1)) as runner:
+    """The runner of a test in virtual time."""
+    with VirtualRunner(SeededRandom(seed_of(request))) as runner:
         yield runner
+        assert not runner.loop.faults, "\n".join(runner.loop.faults)
 
 
 @pytest.fixture
 def virtual_loop(virtual_runner: VirtualRunner) -> VirtualLoop:
     """The virtual loop that the test and its async fixtures run on."""
     return virtual_runner.loop
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def either_loop(request: pytest.FixtureRequest) -> Callable[[], asyncio.AbstractEventLoop]:
+    """Makes the loop of a test that runs on both: servers run on uvloop, whose transports aren't
+    asyncio's."""
+    factory: Callable[[], asyncio.AbstractEventLoop] = request.param
+    return factory
 
 
 @pytest.fixture
@@ -52,8 +61,25 @@ def loop_runner(request: pytest.FixtureRequest) -> Iterator[LoopRunner]:
         return
     chosen = "either_loop" in request.fixturenames
     factory = request.getfixturevalue("either_loop") if chosen else None
+    faults: list[dict[str, Any]] = []
     with asyncio.Runner(loop_factory=factory) as runner:
+        runner.get_loop().set_exception_handler(lambda _, fault: faults.append(fault))
         yield runner
+    assert not faults, faults
+
+
+def seed_of(request: pytest.FixtureRequest) -> int:
+    """What a test in virtual time draws by: its parameter `seed`, `@pytest.mark.seed(7)` or 1."""
+    marker = request.node.get_closest_marker("seed")
+    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    seed: int = marker.args[0] if marker else parameters.get("seed", 1)
+    return seed
+
+
+def options_of(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Keywords for the rig of a test: of `@pytest.mark.options(...)` at the test and its module."""
+    markers = list(request.node.iter_markers("options"))
+    return {name: value for marker in reversed(markers) for name, value in marker.kwargs.items()}
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -7,7 +7,8 @@ A log's bytes have tests of their own; here offsets come from the view, which th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -40,7 +41,6 @@ from penstock.state.read.view import StateView, Topic
 from penstock.testing.journal import JournalFaults, SimulatedJournal
 from penstock.testing.randomness import SeededRandom
 from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
-from penstock.testing.virtual_loop import run as run_loop
 from support.replies import body_of
 from support.replies import encoded as encoded_answer
 
@@ -354,9 +354,7 @@ class ClusterAgent:
 class World:
     """A journal, agents on it, and virtual time."""
 
-    def __init__(
-        self, loop: VirtualLoop, folder: Path, seed: int, faults: JournalFaults | None
-    ) -> None:
+    def __init__(self, loop: VirtualLoop, folder: Path, seed: int) -> None:
         self.loop = loop
         self.folder = folder
         self.count = 0
@@ -365,7 +363,7 @@ class World:
         self.journal = SimulatedJournal(
             random=SeededRandom(seed),
             clock=VirtualClock(loop),
-            faults=faults or JournalFaults(delay_ms=(1, 3), commit_ms=(0, 2)),
+            faults=JournalFaults(delay_ms=(1, 3), commit_ms=(0, 2)),
         )
         self.agents: list[ClusterAgent] = []
 
@@ -394,25 +392,14 @@ class World:
         return self.loop.time() - started_s
 
 
-def in_world(
-    folder: Path,
-    main: Callable[[World], Coroutine[Any, Any, T]],
-    *,
-    seed: int = 1,
-    faults: JournalFaults | None = None,
-) -> T:
-    """Run `main(world)` in a fresh world; nothing may go wrong unhandled."""
-
-    async def whole(loop: VirtualLoop) -> T:
-        world = World(loop, folder, seed, faults)
-        try:
-            result = await main(world)
-        finally:
-            world.journal.come_back()
-            for agent in world.agents:
-                agent.resume()
-                await agent.close()
-        assert not loop.faults, "\n".join(loop.faults)
-        return result
-
-    return run_loop(whole, SeededRandom(seed))
+@contextlib.asynccontextmanager
+async def opened_world(loop: VirtualLoop, folder: Path, seed: int) -> AsyncIterator[World]:
+    """A fresh world, whose agents are closed at the end."""
+    world = World(loop, folder, seed)
+    try:
+        yield world
+    finally:
+        world.journal.come_back()
+        for agent in world.agents:
+            agent.resume()
+            await agent.close()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from penstock.agent.assembly import Agent, assemble
 from penstock.agent.cluster import ClusterFoundation, ClusterJournal
@@ -28,7 +30,7 @@ from penstock.system.believed_clock import BelievedClock
 from penstock.testing import SeededRandom, SimulatedDevice
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.journal import SimulatedJournal
-from penstock.testing.virtual_loop import Node, VirtualClock, VirtualLoop, run
+from penstock.testing.virtual_loop import Node, VirtualClock, VirtualLoop
 from support.cluster_rig import ScriptedStore
 
 WAIT_S = 30.0
@@ -180,18 +182,13 @@ class World:
         return self.hosts
 
 
-def play(folder: Path, scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-    async def main(loop: VirtualLoop) -> None:
-        world = World(loop, folder)
-        try:
-            await scenario(world)
-        finally:
-            for host in world.hosts:
-                host.crash()
-        assert not world.ended, world.ended
-        assert not loop.faults, loop.faults
-
-    run(main, SeededRandom(1))
+@pytest.fixture
+async def world(virtual_loop: VirtualLoop, tmp_path: Path) -> AsyncIterator[World]:
+    world = World(virtual_loop, tmp_path)
+    yield world
+    for host in world.hosts:
+        host.crash()
+    assert not world.ended, world.ended
 
 
 async def differ(world: World, bad: Host) -> None:
@@ -200,42 +197,35 @@ async def differ(world: World, bad: Host) -> None:
     await world.until(lambda: all(host.has_stopped_writing for host in world.hosts))
 
 
-def test_two_agents_with_wals_that_differed_start_again_once_a_replica_is_removed(
-    tmp_path: Path,
+async def test_two_agents_with_wals_that_differed_start_again_once_a_replica_is_removed(
+    world: World,
 ) -> None:
     """Claiming a WAL is a write, which waits for a comparison, which must not wait for it."""
-
-    async def scenario(world: World) -> None:
-        good, bad = await world.begin()
-        await differ(world, bad)
-        for host in (good, bad):
-            host.crash()
-        bad.replica.unlink()
-        for host in (good, bad):
-            host.start()
-        await world.until(lambda: good.has_started and bad.has_started)
-        for host in (good, bad):
-            assert host.foundation.digests is not None
-            await world.until(partial(_is_equal, host))
-            await host.creates(f"by-{host.agent_id}")
-
-    play(tmp_path, scenario)
+    good, bad = await world.begin()
+    await differ(world, bad)
+    for host in (good, bad):
+        host.crash()
+    bad.replica.unlink()
+    for host in (good, bad):
+        host.start()
+    await world.until(lambda: good.has_started and bad.has_started)
+    for host in (good, bad):
+        assert host.foundation.digests is not None
+        await world.until(partial(_is_equal, host))
+        await host.creates(f"by-{host.agent_id}")
 
 
-def test_an_agent_whose_replica_was_removed_ends_the_stop_of_the_one_that_ran_on(
-    tmp_path: Path,
+async def test_an_agent_whose_replica_was_removed_ends_the_stop_of_the_one_that_ran_on(
+    world: World,
 ) -> None:
-    async def scenario(world: World) -> None:
-        good, bad = await world.begin()
-        await differ(world, bad)
-        bad.crash()
-        bad.replica.unlink()
-        bad.start()
-        await world.until(lambda: bad.has_started and not good.has_stopped_writing)
-        for host in (good, bad):
-            await host.creates(f"by-{host.agent_id}")
-
-    play(tmp_path, scenario)
+    good, bad = await world.begin()
+    await differ(world, bad)
+    bad.crash()
+    bad.replica.unlink()
+    bad.start()
+    await world.until(lambda: bad.has_started and not good.has_stopped_writing)
+    for host in (good, bad):
+        await host.creates(f"by-{host.agent_id}")
 
 
 def _is_equal(host: Host) -> bool:

@@ -1,7 +1,6 @@
 """Groups of a cluster's agent whose disk has no room for its replica."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ from penstock.groups.ownership import NotServedError
 from penstock.model.errors import StorageFullError
 from penstock.replica.transaction import Transaction
 from penstock.state.commands import DrainAgent, OffsetWrite
-from support.cluster_face import ClusterAgent, World, in_world
+from support.cluster_face import ClusterAgent, World
 
 
 class Disk:
@@ -33,26 +32,22 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return disk
 
 
-def test_a_committed_offset_does_not_go_back(tmp_path: Path, disk: Disk) -> None:
+async def test_a_committed_offset_does_not_go_back(world: World, disk: Disk) -> None:
     """It is in the journal, and answered; the replica's readers do not see it yet."""
-
-    async def main(world: World) -> None:
-        (agent,) = await world.cluster(1)
-        topic = await agent.topic("flights")
-        while agent.groups.refused("g") is not GroupError.NONE:
-            await asyncio.sleep(0.1)
-        await store(agent, topic.topic_id, 5)
-        disk.is_full = True
-        await store(agent, topic.topic_id, 9)
-        with pytest.raises(NotServedError, match="COORDINATOR_LOAD_IN_PROGRESS"):
-            (await agent.groups.fetch_offsets("g"))
-        disk.is_full = False
-        while not agent.order.shows_answers:
-            await asyncio.sleep(0.1)
-        (found,) = (await agent.groups.fetch_offsets("g")).values()
-        assert found.offset == 9
-
-    in_world(tmp_path, main)
+    (agent,) = await world.cluster(1)
+    topic = await agent.topic("flights")
+    while agent.groups.refused("g") is not GroupError.NONE:
+        await asyncio.sleep(0.1)
+    await store(agent, topic.topic_id, 5)
+    disk.is_full = True
+    await store(agent, topic.topic_id, 9)
+    with pytest.raises(NotServedError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+        (await agent.groups.fetch_offsets("g"))
+    disk.is_full = False
+    while not agent.order.shows_answers:
+        await asyncio.sleep(0.1)
+    (found,) = (await agent.groups.fetch_offsets("g")).values()
+    assert found.offset == 9
 
 
 async def agent_and_newcomer(world: World, disk: Disk) -> tuple[ClusterAgent, ClusterAgent]:
@@ -64,35 +59,28 @@ async def agent_and_newcomer(world: World, disk: Disk) -> tuple[ClusterAgent, Cl
     return agent, newcomer
 
 
-def test_shards_stay_with_a_live_agent_until_the_next_can_read_their_groups(
-    tmp_path: Path, disk: Disk
+async def test_shards_stay_with_a_live_agent_until_the_next_can_read_their_groups(
+    world: World, disk: Disk
 ) -> None:
-    async def main(world: World) -> None:
-        agent, newcomer = await agent_and_newcomer(world, disk)
-        await asyncio.sleep(10)
-        assert not newcomer.order.shows_answers
-        assert agent.shards.owned_by(2) == 0
-        disk.is_full = False
-        await asyncio.sleep(10)
-        assert agent.shards.owned_by(2) > 10
-
-    in_world(tmp_path, main)
+    agent, newcomer = await agent_and_newcomer(world, disk)
+    await asyncio.sleep(10)
+    assert not newcomer.order.shows_answers
+    assert agent.shards.owned_by(2) == 0
+    disk.is_full = False
+    await asyncio.sleep(10)
+    assert agent.shards.owned_by(2) > 10
 
 
-def test_shards_of_a_drained_agent_are_claimed_by_one_that_cannot_read_their_groups(
-    tmp_path: Path, disk: Disk
+async def test_shards_of_a_drained_agent_are_claimed_by_one_that_cannot_read_their_groups(
+    world: World, disk: Disk
 ) -> None:
     """Otherwise the drained agent could not end."""
-
-    async def main(world: World) -> None:
-        agent, newcomer = await agent_and_newcomer(world, disk)
-        await asyncio.sleep(1)
-        assert not newcomer.order.shows_answers
-        await agent.on_node(agent.order.commit([DrainAgent(agent=1, draining=True)]))
-        await asyncio.sleep(10)
-        assert agent.shards.owned_by(1) == 0
-
-    in_world(tmp_path, main)
+    agent, newcomer = await agent_and_newcomer(world, disk)
+    await asyncio.sleep(1)
+    assert not newcomer.order.shows_answers
+    await agent.on_node(agent.order.commit([DrainAgent(agent=1, draining=True)]))
+    await asyncio.sleep(10)
+    assert agent.shards.owned_by(1) == 0
 
 
 async def store(agent: ClusterAgent, topic_id: bytes, offset: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from penstock.state.schema import INTEGRITY_LEVEL
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.journal import SimulatedJournal
 from penstock.testing.randomness import SeededRandom
-from penstock.testing.virtual_loop import VirtualClock, VirtualLoop, run
+from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
 from support.cluster_rig import ScriptedStore, passing
 
 INTERVAL_MS = 60_000
@@ -156,17 +156,12 @@ class World:
         await self.ticks(INTERVAL_MS // 1000 + 5)
 
 
-def play(folder: Path, scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-    async def main(loop: VirtualLoop) -> None:
-        world = World(loop, folder)
-        try:
-            await scenario(world)
-        finally:
-            for member in world.members:
-                await member.stop()
-        assert not loop.faults, loop.faults
-
-    run(main, SeededRandom(1))
+@pytest.fixture
+async def world(virtual_loop: VirtualLoop, tmp_path: Path) -> AsyncIterator[World]:
+    world = World(virtual_loop, tmp_path)
+    yield world
+    for member in world.members:
+        await member.stop()
 
 
 async def writes(member: Member, name: str) -> bool:
@@ -174,165 +169,146 @@ async def writes(member: Member, name: str) -> bool:
     return isinstance(answer, TopicCreated)
 
 
-def test_agents_that_are_equal_go_on(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        members = await world.begin(3)
-        await world.a_round()
-        for member in members:
-            assert member.keeper.judged.verdict is Verdict.EQUAL
-            assert member.keeper.equal_position == member.view.digests.position > 0
-            assert member.keeper.counts.equal == 1
-            assert await writes(member, f"by-{member.agent_id}")
-            assert list((member.path.parent / "scratch").iterdir()) == []
-        # One round at a time, and the next one an interval later.
-        before = members[0].view.digests.position
-        await world.ticks(30)
-        assert members[0].view.digests.position == before
-        await world.ticks(40)
-        assert members[0].view.digests.position > before
-
-    play(tmp_path, scenario)
+async def test_agents_that_are_equal_go_on(world: World) -> None:
+    members = await world.begin(3)
+    await world.a_round()
+    for member in members:
+        assert member.keeper.judged.verdict is Verdict.EQUAL
+        assert member.keeper.equal_position == member.view.digests.position > 0
+        assert member.keeper.counts.equal == 1
+        assert await writes(member, f"by-{member.agent_id}")
+        assert list((member.path.parent / "scratch").iterdir()) == []
+    # One round at a time, and the next one an interval later.
+    before = members[0].view.digests.position
+    await world.ticks(30)
+    assert members[0].view.digests.position == before
+    await world.ticks(40)
+    assert members[0].view.digests.position > before
 
 
-def test_of_three_the_bad_one_bootstraps_and_goes_on(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        good, bad, other = await world.begin(3)
-        bad.flip()
-        await world.a_round()
-        (error,) = bad.ended
-        assert isinstance(error, CorruptDataError)
-        assert "differs from that of the majority" in str(error)
-        assert "partitions" in str(error)
-        assert not bad.is_open
-        for member in (good, other):
-            assert member.ended == []
-            assert member.keeper.judged.verdict is Verdict.MAJORITY
-            assert list(member.keeper.judged.agents) == [2]
-            assert member.keeper.counts.others_differed == 1
-            assert await writes(member, f"by-{member.agent_id}")
-        found = read_difference(bad.path)
-        assert found is not None
-        assert (found.count, found.tables) == (1, ["partitions"])
-        await bad.start()
-        # What differed is kept to be looked at; the agent asks by itself whether it is right now.
-        kept = sqlite3.connect(aside_of(bad.path))
-        assert kept.execute("SELECT DISTINCT log_start FROM partitions").fetchall() == [(7,)]
-        kept.close()
-        await world.ticks(5)
-        for member in (good, bad, other):
-            assert member.ended == []
-            assert member.keeper.judged.verdict is Verdict.EQUAL, member.agent_id
-            assert await writes(member, f"again-{member.agent_id}")
-        assert not note_of(bad.path).exists()
-
-    play(tmp_path, scenario)
+async def test_of_three_the_bad_one_bootstraps_and_goes_on(world: World) -> None:
+    good, bad, other = await world.begin(3)
+    bad.flip()
+    await world.a_round()
+    (error,) = bad.ended
+    assert isinstance(error, CorruptDataError)
+    assert "differs from that of the majority" in str(error)
+    assert "partitions" in str(error)
+    assert not bad.is_open
+    for member in (good, other):
+        assert member.ended == []
+        assert member.keeper.judged.verdict is Verdict.MAJORITY
+        assert list(member.keeper.judged.agents) == [2]
+        assert member.keeper.counts.others_differed == 1
+        assert await writes(member, f"by-{member.agent_id}")
+    found = read_difference(bad.path)
+    assert found is not None
+    assert (found.count, found.tables) == (1, ["partitions"])
+    await bad.start()
+    # What differed is kept to be looked at; the agent asks by itself whether it is right now.
+    kept = sqlite3.connect(aside_of(bad.path))
+    assert kept.execute("SELECT DISTINCT log_start FROM partitions").fetchall() == [(7,)]
+    kept.close()
+    await world.ticks(5)
+    for member in (good, bad, other):
+        assert member.ended == []
+        assert member.keeper.judged.verdict is Verdict.EQUAL, member.agent_id
+        assert await writes(member, f"again-{member.agent_id}")
+    assert not note_of(bad.path).exists()
 
 
-def test_two_that_differ_stop_writing_and_name_the_table(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        good, bad = await world.begin(2)
-        bad.flip()
-        await world.a_round()
-        for member in (good, bad):
-            assert member.ended == []
-            assert member.keeper.judged.verdict is Verdict.SPLIT
-            with pytest.raises(RetryableError, match=r"agents 1, 2 differ at position .* in part"):
-                await writes(member, "u")
-            with pytest.raises(RetryableError):
-                await member.order.submit([topic("u")])
-            await member.order.commit([Heartbeat()])
-            # What is read is served as before.
-            assert member.view.topic("t") is not None
-            assert member.keeper.gauges()["penstock_digest_split"] == 1
-            assert member.keeper.status()["tables"] == ["partitions"]
-        # A restart alone changes nothing: it stops at once, and compares again.
-        await good.stop()
-        await good.start()
-        with pytest.raises(RetryableError, match="differ at position"):
-            await writes(good, "u")
-        await world.ticks(5)
-        assert good.keeper.judged.verdict is Verdict.SPLIT
-        # An operator says which is wrong.
-        await bad.stop()
-        bad.path.unlink()
-        await bad.start()
-        await world.ticks(5)
-        for member in (good, bad):
-            assert member.keeper.judged.verdict is Verdict.EQUAL
-            assert await writes(member, f"by-{member.agent_id}")
-
-    play(tmp_path, scenario)
-
-
-def test_one_of_two_that_is_left_alone_goes_on_when_it_is_restarted(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        good, bad = await world.begin(2)
-        bad.flip()
-        await world.a_round()
-        await bad.stop()
-        await good.order.commit(
-            [Fence(agent=2, epoch=bad.order.epoch, seen_position=good.order.position)]
-        )
-        await world.a_round()
-        # That the other one died does not make this one right.
+async def test_two_that_differ_stop_writing_and_name_the_table(world: World) -> None:
+    good, bad = await world.begin(2)
+    bad.flip()
+    await world.a_round()
+    for member in (good, bad):
+        assert member.ended == []
+        assert member.keeper.judged.verdict is Verdict.SPLIT
+        with pytest.raises(RetryableError, match=r"agents 1, 2 differ at position .* in part"):
+            await writes(member, "u")
         with pytest.raises(RetryableError):
-            await writes(good, "u")
-        await good.stop()
-        await good.start()
-        await world.ticks(5)
-        assert await writes(good, "u")
-
-    play(tmp_path, scenario)
-
-
-def test_two_that_differ_stop_again_though_one_of_them_was_alone_meanwhile(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        good, bad = await world.begin(2)
-        bad.flip()
-        await world.a_round()
-        await good.stop()
-        await bad.stop()
-        await good.start()
-        await good.order.commit(
-            [Fence(agent=2, epoch=bad.order.epoch, seen_position=good.order.position)]
-        )
-        await world.ticks(5)
-        assert good.keeper.judged.verdict is Verdict.ALONE
-        await bad.start()
-        await world.ticks(5)
-        await assert_stopped(good, bad)
-
-    play(tmp_path, scenario)
+            await member.order.submit([topic("u")])
+        await member.order.commit([Heartbeat()])
+        # What is read is served as before.
+        assert member.view.topic("t") is not None
+        assert member.keeper.gauges()["penstock_digest_split"] == 1
+        assert member.keeper.status()["tables"] == ["partitions"]
+    # A restart alone changes nothing: it stops at once, and compares again.
+    await good.stop()
+    await good.start()
+    with pytest.raises(RetryableError, match="differ at position"):
+        await writes(good, "u")
+    await world.ticks(5)
+    assert good.keeper.judged.verdict is Verdict.SPLIT
+    # An operator says which is wrong.
+    await bad.stop()
+    bad.path.unlink()
+    await bad.start()
+    await world.ticks(5)
+    for member in (good, bad):
+        assert member.keeper.judged.verdict is Verdict.EQUAL
+        assert await writes(member, f"by-{member.agent_id}")
 
 
-def test_they_also_do_where_one_died_before_its_answer(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        good, bad = await world.begin(2)
-        bad.flip()
-        await world.a_round()
-        await bad.stop()
-        await bad.start()
-        # It asks for a round, in place of the one that says that they differ.
-        await bad.keeper.run_once()
-        await bad.stop()
-        await bad.start()
-        await world.ticks(5)
-        await assert_stopped(good, bad)
+async def test_one_of_two_that_is_left_alone_goes_on_when_it_is_restarted(world: World) -> None:
+    good, bad = await world.begin(2)
+    bad.flip()
+    await world.a_round()
+    await bad.stop()
+    await good.order.commit(
+        [Fence(agent=2, epoch=bad.order.epoch, seen_position=good.order.position)]
+    )
+    await world.a_round()
+    # That the other one died does not make this one right.
+    with pytest.raises(RetryableError):
+        await writes(good, "u")
+    await good.stop()
+    await good.start()
+    await world.ticks(5)
+    assert await writes(good, "u")
 
-    play(tmp_path, scenario)
+
+async def test_two_that_differ_stop_again_though_one_of_them_was_alone_meanwhile(
+    world: World,
+) -> None:
+    good, bad = await world.begin(2)
+    bad.flip()
+    await world.a_round()
+    await good.stop()
+    await bad.stop()
+    await good.start()
+    await good.order.commit(
+        [Fence(agent=2, epoch=bad.order.epoch, seen_position=good.order.position)]
+    )
+    await world.ticks(5)
+    assert good.keeper.judged.verdict is Verdict.ALONE
+    await bad.start()
+    await world.ticks(5)
+    await assert_stopped(good, bad)
 
 
-def test_an_agent_that_starts_after_a_round_of_all_asks_for_none(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        first, second = await world.begin(2)
-        await world.a_round()
-        before = first.view.digests.position
-        await second.stop()
-        await second.start()
-        await world.ticks(5)
-        assert first.view.digests.position == before
+async def test_they_also_do_where_one_died_before_its_answer(world: World) -> None:
+    good, bad = await world.begin(2)
+    bad.flip()
+    await world.a_round()
+    await bad.stop()
+    await bad.start()
+    # It asks for a round, in place of the one that says that they differ.
+    await bad.keeper.run_once()
+    await bad.stop()
+    await bad.start()
+    await world.ticks(5)
+    await assert_stopped(good, bad)
 
-    play(tmp_path, scenario)
+
+async def test_an_agent_that_starts_after_a_round_of_all_asks_for_none(world: World) -> None:
+    first, second = await world.begin(2)
+    await world.a_round()
+    before = first.view.digests.position
+    await second.stop()
+    await second.start()
+    await world.ticks(5)
+    assert first.view.digests.position == before
 
 
 async def assert_stopped(*members: Member) -> None:
@@ -342,115 +318,99 @@ async def assert_stopped(*members: Member) -> None:
             await writes(member, "u")
 
 
-def test_a_third_agent_settles_who_of_two_is_wrong(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        good, bad = await world.begin(2)
-        bad.flip()
-        await world.a_round()
-        assert good.keeper.judged.verdict is Verdict.SPLIT
-        third = Member(world, 3)
-        world.members.append(third)
-        await third.start()
-        await world.ticks(5)
-        (error,) = bad.ended
-        assert "differs from that of the majority" in str(error)
-        for member in (good, third):
-            assert member.keeper.judged.verdict is Verdict.MAJORITY
-            assert await writes(member, f"by-{member.agent_id}")
+async def test_a_third_agent_settles_who_of_two_is_wrong(world: World) -> None:
+    good, bad = await world.begin(2)
+    bad.flip()
+    await world.a_round()
+    assert good.keeper.judged.verdict is Verdict.SPLIT
+    third = Member(world, 3)
+    world.members.append(third)
+    await third.start()
+    await world.ticks(5)
+    (error,) = bad.ended
+    assert "differs from that of the majority" in str(error)
+    for member in (good, third):
+        assert member.keeper.judged.verdict is Verdict.MAJORITY
+        assert await writes(member, f"by-{member.agent_id}")
+    await bad.start()
+    await world.ticks(5)
+    assert bad.keeper.judged.verdict is Verdict.EQUAL
+
+
+async def test_an_agent_that_differs_twice_does_not_start_again(world: World) -> None:
+    _, bad, _ = await world.begin(3)
+    bad.flip()
+    await world.a_round()
+    await bad.start()
+    bad.flip('UPDATE topics SET configs = \'{"a":"b"}\'')
+    await world.ticks(5)
+    (error,) = bad.ended
+    assert "made again since the last difference" in str(error)
+    with pytest.raises(CorruptDataError, match=r"differed 2 times in a row.* in topics"):
         await bad.start()
-        await world.ticks(5)
-        assert bad.keeper.judged.verdict is Verdict.EQUAL
-
-    play(tmp_path, scenario)
-
-
-def test_an_agent_that_differs_twice_does_not_start_again(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        _, bad, _ = await world.begin(3)
-        bad.flip()
-        await world.a_round()
-        await bad.start()
-        bad.flip('UPDATE topics SET configs = \'{"a":"b"}\'')
-        await world.ticks(5)
-        (error,) = bad.ended
-        assert "made again since the last difference" in str(error)
-        with pytest.raises(CorruptDataError, match=r"differed 2 times in a row.* in topics"):
-            await bad.start()
-        note_of(bad.path).unlink()
-        await bad.start()
-        assert not bad.ended
-
-    play(tmp_path, scenario)
+    note_of(bad.path).unlink()
+    await bad.start()
+    assert not bad.ended
 
 
-def test_the_state_is_that_of_the_very_position(tmp_path: Path) -> None:
+async def test_the_state_is_that_of_the_very_position(world: World) -> None:
     """Rows past the one that asks are read and applied with it, by each agent in its own way."""
-
-    async def scenario(world: World) -> None:
-        members = await world.begin(3)
-        first = members[0]
-        asked = first.order.submit([AskDigest(seen_position=0)])
-        later = [first.order.submit([topic(f"later-{number}")]) for number in range(20)]
-        await asked
-        for future in later:
-            await future
-        await world.level_out()
-        position = first.view.digests.position
-        assert first.order.position > position
-        await world.ticks(3)
-        for member in members:
-            assert member.keeper.judged.verdict is Verdict.EQUAL
-            assert member.keeper.equal_position == position
-
-    play(tmp_path, scenario)
+    members = await world.begin(3)
+    first = members[0]
+    asked = first.order.submit([AskDigest(seen_position=0)])
+    later = [first.order.submit([topic(f"later-{number}")]) for number in range(20)]
+    await asked
+    for future in later:
+        await future
+    await world.level_out()
+    position = first.view.digests.position
+    assert first.order.position > position
+    await world.ticks(3)
+    for member in members:
+        assert member.keeper.judged.verdict is Verdict.EQUAL
+        assert member.keeper.equal_position == position
 
 
-def test_a_state_that_sqlite_cannot_read_is_a_difference(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        good, bad, _ = await world.begin(3)
+async def test_a_state_that_sqlite_cannot_read_is_a_difference(world: World) -> None:
+    good, bad, _ = await world.begin(3)
 
-        def damaged(pinned: PinnedState, scratch: Path) -> dict[str, bytes]:
-            if str(bad.path.parent) in str(scratch):
-                pinned.close()
-                raise CorruptDataError("hash state", str(scratch), "malformed")
-            return digest_pinned(pinned, scratch)
-
-        world.hash_pinned = damaged
-        for member in world.members:
-            member.keeper._hash = damaged
-        await world.a_round()
-        (error,) = bad.ended
-        assert "malformed" in str(error)
-        assert bad.keeper.counts.failed == 1
-        assert await writes(good, "u")
-
-    play(tmp_path, scenario)
-
-
-def test_an_agent_that_cannot_hash_now_is_waited_for(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        members = await world.begin(2)
-
-        def full(pinned: PinnedState, scratch: Path) -> dict[str, bytes]:
+    def damaged(pinned: PinnedState, scratch: Path) -> dict[str, bytes]:
+        if str(bad.path.parent) in str(scratch):
             pinned.close()
-            raise RetryableError("hash state", str(scratch), "no space")
+            raise CorruptDataError("hash state", str(scratch), "malformed")
+        return digest_pinned(pinned, scratch)
 
-        members[1].keeper._hash = full
-        with pytest.raises(RetryableError):
-            await world.a_round()
-        await world.ticks(5)
-        assert members[0].keeper.judged.verdict is Verdict.WAITING
-        assert list(members[0].keeper.judged.missing) == [2]
-        for member in members:
-            assert await writes(member, f"by-{member.agent_id}")
-
-    play(tmp_path, scenario)
+    world.hash_pinned = damaged
+    for member in world.members:
+        member.keeper._hash = damaged
+    await world.a_round()
+    (error,) = bad.ended
+    assert "malformed" in str(error)
+    assert bad.keeper.counts.failed == 1
+    assert await writes(good, "u")
 
 
-def test_who_does_not_answer_is_named_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_an_agent_that_cannot_hash_now_is_waited_for(world: World) -> None:
+    members = await world.begin(2)
+
+    def full(pinned: PinnedState, scratch: Path) -> dict[str, bytes]:
+        pinned.close()
+        raise RetryableError("hash state", str(scratch), "no space")
+
+    members[1].keeper._hash = full
+    with pytest.raises(RetryableError):
+        await world.a_round()
+    await world.ticks(5)
+    assert members[0].keeper.judged.verdict is Verdict.WAITING
+    assert list(members[0].keeper.judged.missing) == [2]
+    for member in members:
+        assert await writes(member, f"by-{member.agent_id}")
+
+
+async def test_who_does_not_answer_is_named_once(
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(world: World) -> None:
+    with caplog.at_level("WARNING"):
         first, second = await world.begin(2)
         await first.order.commit([AskDigest(seen_position=0)])
         await world.level_out()
@@ -461,9 +421,6 @@ def test_who_does_not_answer_is_named_once(
             await passing(1)
         assert first.keeper.judged.verdict is Verdict.WAITING
         assert second.ended == []
-
-    with caplog.at_level("WARNING"):
-        play(tmp_path, scenario)
     told = [text for text in caplog.messages if "not answered" in text]
     assert len(told) == 1
     assert "agents 2 have not answered for 600 s" in told[0]
@@ -477,143 +434,124 @@ def test_a_state_that_cannot_be_held_is_counted(tmp_path: Path) -> None:
     pins.close()
 
 
-def test_a_state_is_kept_until_its_round_is_known(tmp_path: Path) -> None:
+async def test_a_state_is_kept_until_its_round_is_known(world: World) -> None:
     """Rows are applied by another thread, and the view follows a moment later."""
-
-    async def scenario(world: World) -> None:
-        members = await world.begin(2)
-        first = members[0]
-        await first.order.commit([AskDigest(seen_position=0)])
-        await world.level_out()
-        known = first.view.digests
-        first.view.digests = DigestRound()
-        await first.keeper.run_once()
-        first.view.digests = known
-        await world.ticks(3)
-        for member in members:
-            assert member.keeper.judged.verdict is Verdict.EQUAL
-
-    play(tmp_path, scenario)
+    members = await world.begin(2)
+    first = members[0]
+    await first.order.commit([AskDigest(seen_position=0)])
+    await world.level_out()
+    known = first.view.digests
+    first.view.digests = DigestRound()
+    await first.keeper.run_once()
+    first.view.digests = known
+    await world.ticks(3)
+    for member in members:
+        assert member.keeper.judged.verdict is Verdict.EQUAL
 
 
-def test_a_state_of_an_older_round_or_of_another_epoch_is_not_hashed(tmp_path: Path) -> None:
+async def test_a_state_of_an_older_round_or_of_another_epoch_is_not_hashed(world: World) -> None:
     """Nobody waits for such an answer, and hashing a large state takes minutes."""
+    hashed: list[int] = []
 
-    async def scenario(world: World) -> None:
-        hashed: list[int] = []
+    def counted(pinned: PinnedState, scratch: Path) -> dict[str, bytes]:
+        hashed.append(pinned.position)
+        return digest_pinned(pinned, scratch)
 
-        def counted(pinned: PinnedState, scratch: Path) -> dict[str, bytes]:
-            hashed.append(pinned.position)
-            return digest_pinned(pinned, scratch)
-
-        first, second = await world.begin(2)
-        second.keeper._hash = counted
-        await first.order.commit([AskDigest(seen_position=0)])
-        await world.level_out()
-        older = second.view.digests.position
-        pinned = second.order.digest_pins.take(older)
-        assert pinned is not None
-        await first.order.commit([AskDigest(seen_position=older)])
-        await world.level_out()
-        newer = second.order.digest_pins.take(second.view.digests.position)
-        assert newer is not None
-        newer.close()
-        second.order.digest_pins._replace(pinned)
-        await second.keeper.run_once()
-        assert hashed == []
-        assert second.order.digest_pins.take(older) is None, "it is let go"
-        # Asked of an epoch that ends before the answer.
-        await first.order.commit([AskDigest(seen_position=second.view.digests.position)])
-        await world.level_out()
-        held = second.order.digest_pins.take(second.view.digests.position)
-        assert held is not None
-        second.keeper._epoch += 1
-        second.order.digest_pins._replace(held)
-        await second.keeper.run_once()
-        assert hashed == []
-
-    play(tmp_path, scenario)
+    first, second = await world.begin(2)
+    second.keeper._hash = counted
+    await first.order.commit([AskDigest(seen_position=0)])
+    await world.level_out()
+    older = second.view.digests.position
+    pinned = second.order.digest_pins.take(older)
+    assert pinned is not None
+    await first.order.commit([AskDigest(seen_position=older)])
+    await world.level_out()
+    newer = second.order.digest_pins.take(second.view.digests.position)
+    assert newer is not None
+    newer.close()
+    second.order.digest_pins._replace(pinned)
+    await second.keeper.run_once()
+    assert hashed == []
+    assert second.order.digest_pins.take(older) is None, "it is let go"
+    # Asked of an epoch that ends before the answer.
+    await first.order.commit([AskDigest(seen_position=second.view.digests.position)])
+    await world.level_out()
+    held = second.order.digest_pins.take(second.view.digests.position)
+    assert held is not None
+    second.keeper._epoch += 1
+    second.order.digest_pins._replace(held)
+    await second.keeper.run_once()
+    assert hashed == []
 
 
-def test_the_note_of_a_difference_stays_until_another_agent_was_equal(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        good, bad, other = await world.begin(3)
-        bad.flip()
-        await world.a_round()
-        assert bad.ended
-        await bad.start()
-        for member in (good, other):
-            await member.stop()
-            await bad.order.commit(
-                [
-                    Fence(
-                        agent=member.agent_id,
-                        epoch=member.order.epoch,
-                        seen_position=bad.order.position,
-                    )
-                ]
-            )
-        await world.ticks(70)
-        assert bad.keeper.judged.verdict is Verdict.ALONE
-        assert note_of(bad.path).exists()
-        await good.start()
-        await world.a_round()
-        assert bad.keeper.judged.verdict is Verdict.EQUAL
-        assert not note_of(bad.path).exists()
-
-    play(tmp_path, scenario)
+async def test_the_note_of_a_difference_stays_until_another_agent_was_equal(world: World) -> None:
+    good, bad, other = await world.begin(3)
+    bad.flip()
+    await world.a_round()
+    assert bad.ended
+    await bad.start()
+    for member in (good, other):
+        await member.stop()
+        await bad.order.commit(
+            [
+                Fence(
+                    agent=member.agent_id,
+                    epoch=member.order.epoch,
+                    seen_position=bad.order.position,
+                )
+            ]
+        )
+    await world.ticks(70)
+    assert bad.keeper.judged.verdict is Verdict.ALONE
+    assert note_of(bad.path).exists()
+    await good.start()
+    await world.a_round()
+    assert bad.keeper.judged.verdict is Verdict.EQUAL
+    assert not note_of(bad.path).exists()
 
 
-def test_an_interval_below_a_minute_is_kept(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        world.interval_ms = 5_000
-        members = await world.begin(3)
-        await world.ticks(40)
-        assert members[0].keeper.counts.equal >= 5
-
-    play(tmp_path, scenario)
+async def test_an_interval_below_a_minute_is_kept(world: World) -> None:
+    world.interval_ms = 5_000
+    members = await world.begin(3)
+    await world.ticks(40)
+    assert members[0].keeper.counts.equal >= 5
 
 
-def test_an_open_round_is_left_a_minute_to_those_that_have_yet_to_answer(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        world.interval_ms = 5_000
-        first, second = await world.begin(2)
-        while not first.view.digests.position:
-            await world.ticks(1)
-        position = first.view.digests.position
-        world.members = [first]
-        await world.ticks(50)
-        assert first.keeper.judged.verdict is Verdict.WAITING
-        assert first.view.digests.position == position
-        await world.ticks(30)
-        assert first.view.digests.position > position
-        world.members = [first, second]
+async def test_an_open_round_is_left_a_minute_to_those_that_have_yet_to_answer(
+    world: World,
+) -> None:
+    world.interval_ms = 5_000
+    first, second = await world.begin(2)
+    while not first.view.digests.position:
+        await world.ticks(1)
+    position = first.view.digests.position
+    world.members = [first]
+    await world.ticks(50)
+    assert first.keeper.judged.verdict is Verdict.WAITING
+    assert first.view.digests.position == position
+    await world.ticks(30)
+    assert first.view.digests.position > position
+    world.members = [first, second]
 
-    play(tmp_path, scenario)
 
-
-def test_an_answer_that_the_journal_did_not_take_is_sent_again(tmp_path: Path) -> None:
+async def test_an_answer_that_the_journal_did_not_take_is_sent_again(world: World) -> None:
     """The state that it is of can't be hashed again."""
+    members = await world.begin(2)
+    order = members[0].order
+    commit, failed = order.commit, []
 
-    async def scenario(world: World) -> None:
-        members = await world.begin(2)
-        order = members[0].order
-        commit, failed = order.commit, []
+    async def fail_once(commands: Any) -> Any:
+        if isinstance(commands[0], ReportDigest) and not failed:
+            failed.append(commands[0].position)
+            raise RetryableError("commit", "journal", "it is away")
+        return await commit(commands)
 
-        async def fail_once(commands: Any) -> Any:
-            if isinstance(commands[0], ReportDigest) and not failed:
-                failed.append(commands[0].position)
-                raise RetryableError("commit", "journal", "it is away")
-            return await commit(commands)
-
-        order.commit = fail_once  # type: ignore[method-assign]
-        await order.commit([AskDigest(seen_position=0)])
-        await world.level_out()
-        with pytest.raises(RetryableError):
-            await members[0].keeper.run_once()
-        await world.ticks(5)
-        assert failed == [members[0].view.digests.position]
-        for member in members:
-            assert member.keeper.judged.verdict is Verdict.EQUAL
-
-    play(tmp_path, scenario)
+    order.commit = fail_once  # type: ignore[method-assign]
+    await order.commit([AskDigest(seen_position=0)])
+    await world.level_out()
+    with pytest.raises(RetryableError):
+        await members[0].keeper.run_once()
+    await world.ticks(5)
+    assert failed == [members[0].view.digests.position]
+    for member in members:
+        assert member.keeper.judged.verdict is Verdict.EQUAL

@@ -30,9 +30,10 @@ from penstock.state.commands import (
 )
 from penstock.state.schema import CLUSTER_LEVEL
 from penstock.testing.journal import JournalFaults, SimulatedJournal
-from penstock.testing.virtual_loop import START_MS
+from penstock.testing.randomness import SeededRandom
+from penstock.testing.virtual_loop import START_MS, VirtualLoop, run
 from support.cluster_orders import Agent, outcome
-from unit.state.worlds import ONE, World, play
+from unit.state.worlds import ONE, World, opened_world
 
 NASTY = JournalFaults(
     delay_ms=(0, 8),
@@ -146,196 +147,161 @@ def test_any_interleaving_gives_equal_replicas_and_true_answers(
         ]
         assert set(ids) <= set(applied)
 
-    play(folder, scenario, faults=NASTY, seed=seed)
+    async def main(loop: VirtualLoop) -> None:
+        async with opened_world(loop, folder, faults=NASTY, seed=seed) as world:
+            await scenario(world)
+        assert not loop.faults, loop.faults
+
+    run(main, SeededRandom(seed))
 
 
-def test_a_commit_whose_reply_was_lost_is_answered_by_its_number(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        agent = await world.started(1)
-        world.journal.faults = JournalFaults(lost_reply_permille=1000)
-        commit = asyncio.ensure_future(agent.order.commit(ONE))
-        await world.let_pass(0.01)
-        world.journal.faults = JournalFaults()
-        (answer,) = await commit
-        assert answer == ProducerIds(0, 1)
-        (second,) = await agent.order.commit(ONE)
-        assert second == ProducerIds(1, 1)
-
-    play(tmp_path, scenario)
+async def test_a_commit_whose_reply_was_lost_is_answered_by_its_number(world: World) -> None:
+    agent = await world.started(1)
+    world.journal.faults = JournalFaults(lost_reply_permille=1000)
+    commit = asyncio.ensure_future(agent.order.commit(ONE))
+    await world.let_pass(0.01)
+    world.journal.faults = JournalFaults()
+    (answer,) = await commit
+    assert answer == ProducerIds(0, 1)
+    (second,) = await agent.order.commit(ONE)
+    assert second == ProducerIds(1, 1)
 
 
-def test_an_append_that_is_carried_out_twice_counts_once(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        agent = await world.started(1)
-        world.journal.faults = JournalFaults(doubled_permille=1000)
-        found = [await agent.order.commit(ONE) for _ in range(20)]
-        assert found == [[ProducerIds(n, 1)] for n in range(20)]
-        assert world.journal.head > 40
-
-    play(tmp_path, scenario)
+async def test_an_append_that_is_carried_out_twice_counts_once(world: World) -> None:
+    agent = await world.started(1)
+    world.journal.faults = JournalFaults(doubled_permille=1000)
+    found = [await agent.order.commit(ONE) for _ in range(20)]
+    assert found == [[ProducerIds(n, 1)] for n in range(20)]
+    assert world.journal.head > 40
 
 
-def test_what_waits_goes_in_one_entry(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        agent = await world.started(1)
-        world.journal.faults = JournalFaults(delay_ms=(10, 10))
-        before = world.journal.head
-        futures = [agent.order.submit(ONE) for _ in range(100)]
-        applied = [await future for future in futures]
-        assert [one.answers for one in applied] == [[ProducerIds(n, 1)] for n in range(100)]
-        # Eight entries were under way at most; the rest went together in the ninth.
-        assert world.journal.head - before == 9
-        assert len({one.position for one in applied}) == 9
-
-    play(tmp_path, scenario)
+async def test_what_waits_goes_in_one_entry(world: World) -> None:
+    agent = await world.started(1)
+    world.journal.faults = JournalFaults(delay_ms=(10, 10))
+    before = world.journal.head
+    futures = [agent.order.submit(ONE) for _ in range(100)]
+    applied = [await future for future in futures]
+    assert [one.answers for one in applied] == [[ProducerIds(n, 1)] for n in range(100)]
+    # Eight entries were under way at most; the rest went together in the ninth.
+    assert world.journal.head - before == 9
+    assert len({one.position for one in applied}) == 9
 
 
-def test_commands_of_one_call_stay_together(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        one, two = await world.started(1), await world.started(2)
-        world.journal.faults = JournalFaults(commit_ms=(0, 5))
-        found = await asyncio.gather(
-            *(agent.order.commit(ONE * 3) for agent in (one, two) for _ in range(10))
-        )
-        for answers in found:
-            firsts = [answer.first for answer in answers if isinstance(answer, ProducerIds)]
-            assert firsts == list(range(firsts[0], firsts[0] + 3))
-
-    play(tmp_path, scenario)
+async def test_commands_of_one_call_stay_together(world: World) -> None:
+    one, two = await world.started(1), await world.started(2)
+    world.journal.faults = JournalFaults(commit_ms=(0, 5))
+    found = await asyncio.gather(
+        *(agent.order.commit(ONE * 3) for agent in (one, two) for _ in range(10))
+    )
+    for answers in found:
+        firsts = [answer.first for answer in answers if isinstance(answer, ProducerIds)]
+        assert firsts == list(range(firsts[0], firsts[0] + 3))
 
 
-def test_the_view_moves_before_answers_are_given(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        agent = await world.started(1)
-        command = CreateTopic(name="t", topic_id=b"t" * 16, partitions=1)
-        future = agent.order.submit([command])
-        was_done: list[bool] = []
-        agent.on_applied = lambda _: was_done.append(future.done())
-        (answer,) = (await future).answers
-        assert was_done == [False]
-        assert isinstance(answer, TopicCreated)
-        last = agent.applied[-1]
-        assert last.answers == [answer]
-        assert last.changes
-        assert (last.agent, last.epoch) == (1, agent.order.epoch)
-        assert (last.position, last.time_ms) == (agent.order.position, agent.order.time_ms)
-
-    play(tmp_path, scenario)
+async def test_the_view_moves_before_answers_are_given(world: World) -> None:
+    agent = await world.started(1)
+    command = CreateTopic(name="t", topic_id=b"t" * 16, partitions=1)
+    future = agent.order.submit([command])
+    was_done: list[bool] = []
+    agent.on_applied = lambda _: was_done.append(future.done())
+    (answer,) = (await future).answers
+    assert was_done == [False]
+    assert isinstance(answer, TopicCreated)
+    last = agent.applied[-1]
+    assert last.answers == [answer]
+    assert last.changes
+    assert (last.agent, last.epoch) == (1, agent.order.epoch)
+    assert (last.position, last.time_ms) == (agent.order.position, agent.order.time_ms)
 
 
-def test_a_newer_process_of_the_same_id_ends_the_older(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        older = await world.started(1)
-        newer = await world.started(1, folder="newer")
-        assert newer.order.epoch == older.order.epoch + 1
-        found = await asyncio.gather(*(outcome(older.order.commit(ONE)) for _ in range(5)))
-        assert all(isinstance(error, FencedError) for error in found)
-        assert isinstance(older.stopped, FencedError)
-        assert isinstance(await outcome(older.order.commit(ONE)), FencedError)
-        assert await newer.order.commit(ONE) == [ProducerIds(0, 1)]
-        assert newer.stopped is None
-
-    play(tmp_path, scenario)
+async def test_a_newer_process_of_the_same_id_ends_the_older(world: World) -> None:
+    older = await world.started(1)
+    newer = await world.started(1, folder="newer")
+    assert newer.order.epoch == older.order.epoch + 1
+    found = await asyncio.gather(*(outcome(older.order.commit(ONE)) for _ in range(5)))
+    assert all(isinstance(error, FencedError) for error in found)
+    assert isinstance(older.stopped, FencedError)
+    assert isinstance(await outcome(older.order.commit(ONE)), FencedError)
+    assert await newer.order.commit(ONE) == [ProducerIds(0, 1)]
+    assert newer.stopped is None
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_of_processes_that_open_one_epoch_at_once_each_knows_whose_it_is(
-    tmp_path: Path, seed: int
+@pytest.mark.options(faults=JournalFaults(delay_ms=(0, 5), commit_ms=(0, 5)))
+async def test_of_processes_that_open_one_epoch_at_once_each_knows_whose_it_is(
+    world: World, seed: int
 ) -> None:
-    async def scenario(world: World) -> None:
-        twins = [world.agent(1, folder=f"twin{number}") for number in range(3)]
-        await asyncio.gather(
-            *(
-                outcome(twin.start(world.clock, seed * 10 + number))
-                for number, twin in enumerate(twins)
-            )
-        )
-        await world.let_pass(1)
-        found = [await outcome(twin.order.commit(ONE)) for twin in twins]
-        served = [answer for answer in found if isinstance(answer, list)]
-        # The last epoch lives; nobody took another's for its own.
-        assert len(served) == 1
-        assert [isinstance(error, FencedError) for error in found].count(True) == 2
-
-    play(tmp_path, scenario, faults=JournalFaults(delay_ms=(0, 5), commit_ms=(0, 5)), seed=seed)
+    twins = [world.agent(1, folder=f"twin{number}") for number in range(3)]
+    await asyncio.gather(
+        *(outcome(twin.start(world.clock, seed * 10 + number)) for number, twin in enumerate(twins))
+    )
+    await world.let_pass(1)
+    found = [await outcome(twin.order.commit(ONE)) for twin in twins]
+    served = [answer for answer in found if isinstance(answer, list)]
+    # The last epoch lives; nobody took another's for its own.
+    assert len(served) == 1
+    assert [isinstance(error, FencedError) for error in found].count(True) == 2
 
 
-def test_a_fenced_agent_learns_it_from_its_next_entry(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        one, two = await world.started(1), await world.started(2)
-        await one.order.commit([SetFeatureLevel(level=CLUSTER_LEVEL)])
-        fence = Fence(agent=2, epoch=two.order.epoch, seen_position=one.order.position)
-        (answer,) = await one.order.commit([fence])
-        assert answer == Done()
-        await two.order.confirm_head()
-        assert two.stopped is None
-        found = await asyncio.gather(*(outcome(two.order.commit(ONE)) for _ in range(3)))
-        assert all(isinstance(error, FencedError) for error in found)
-        assert isinstance(two.stopped, FencedError)
-        assert one.stopped is None
-
-    play(tmp_path, scenario)
+async def test_a_fenced_agent_learns_it_from_its_next_entry(world: World) -> None:
+    one, two = await world.started(1), await world.started(2)
+    await one.order.commit([SetFeatureLevel(level=CLUSTER_LEVEL)])
+    fence = Fence(agent=2, epoch=two.order.epoch, seen_position=one.order.position)
+    (answer,) = await one.order.commit([fence])
+    assert answer == Done()
+    await two.order.confirm_head()
+    assert two.stopped is None
+    found = await asyncio.gather(*(outcome(two.order.commit(ONE)) for _ in range(3)))
+    assert all(isinstance(error, FencedError) for error in found)
+    assert isinstance(two.stopped, FencedError)
+    assert one.stopped is None
 
 
-def test_a_restarted_agent_goes_on_where_its_replica_is(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        agent = await world.started(1)
-        await agent.order.commit(ONE)
-        first = agent.order.epoch
-        assert first == epoch_floor(START_MS)
-        await agent.close()
-        again = await world.started(1)
-        assert again.order.epoch == first + 1, "within one second epochs are counted on"
-        assert await again.order.commit(ONE) == [ProducerIds(1, 1)]
-        # Only what it had not applied yet was read again.
-        assert [entry.agent for entry in again.applied] == [1, 1]
-
-    play(tmp_path, scenario)
+async def test_a_restarted_agent_goes_on_where_its_replica_is(world: World) -> None:
+    agent = await world.started(1)
+    await agent.order.commit(ONE)
+    first = agent.order.epoch
+    assert first == epoch_floor(START_MS)
+    await agent.close()
+    again = await world.started(1)
+    assert again.order.epoch == first + 1, "within one second epochs are counted on"
+    assert await again.order.commit(ONE) == [ProducerIds(1, 1)]
+    # Only what it had not applied yet was read again.
+    assert [entry.agent for entry in again.applied] == [1, 1]
 
 
-def test_a_replica_of_another_cluster_is_refused(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        agent = await world.started(1)
-        await agent.close()
-        again = world.agent(1)
-        again.cluster_id = "another-cluster"
-        with pytest.raises(InvalidRequestError, match="another-cluster"):
-            await again.start(world.clock, 7)
-
-    play(tmp_path, scenario)
+async def test_a_replica_of_another_cluster_is_refused(world: World) -> None:
+    agent = await world.started(1)
+    await agent.close()
+    again = world.agent(1)
+    again.cluster_id = "another-cluster"
+    with pytest.raises(InvalidRequestError, match="another-cluster"):
+        await again.start(world.clock, 7)
 
 
-def test_closing_answers_all_that_wait(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        agent = await world.started(1)
-        world.journal.go_away()
-        waiting = [asyncio.ensure_future(outcome(agent.order.commit(ONE))) for _ in range(20)]
-        confirming = asyncio.ensure_future(outcome(agent.order.confirm_head()))
-        await world.let_pass(0)
-        await agent.close()
-        await agent.close()
-        for found in await asyncio.gather(*waiting, confirming):
-            assert isinstance(found, RetryableError), found
-        assert isinstance(await outcome(agent.order.commit(ONE)), PenstockError)
-
-    play(tmp_path, scenario)
+async def test_closing_answers_all_that_wait(world: World) -> None:
+    agent = await world.started(1)
+    world.journal.go_away()
+    waiting = [asyncio.ensure_future(outcome(agent.order.commit(ONE))) for _ in range(20)]
+    confirming = asyncio.ensure_future(outcome(agent.order.confirm_head()))
+    await world.let_pass(0)
+    await agent.close()
+    await agent.close()
+    for found in await asyncio.gather(*waiting, confirming):
+        assert isinstance(found, RetryableError), found
+    assert isinstance(await outcome(agent.order.commit(ONE)), PenstockError)
 
 
-def test_records_are_refused_while_too_much_waits_for_space_and_beats_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_records_are_refused_while_too_much_waits_for_space_and_beats_are_not(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(world: World) -> None:
-        one = await world.started(1)
-        await one.order.commit([SetFeatureLevel(level=CLUSTER_LEVEL)])
-        waiting = [UNSTORED_BYTES_MAX + 1]
-        monkeypatch.setattr(Replica, "uncommitted_bytes", property(lambda _: waiting[0]))
-        refused = await outcome(one.order.commit([CommitRuns(runs=[])]))
-        assert isinstance(refused, StorageFullError)
-        assert "bytes of entries wait for space on the disk of its replica" in str(refused)
-        assert await one.order.commit([Heartbeat()]) == [Done()]
-        waiting[0] = 0
-        assert not isinstance(
-            await outcome(one.order.commit([CommitRuns(runs=[])])), StorageFullError
-        )
-
-    play(tmp_path, scenario)
+    one = await world.started(1)
+    await one.order.commit([SetFeatureLevel(level=CLUSTER_LEVEL)])
+    waiting = [UNSTORED_BYTES_MAX + 1]
+    monkeypatch.setattr(Replica, "uncommitted_bytes", property(lambda _: waiting[0]))
+    refused = await outcome(one.order.commit([CommitRuns(runs=[])]))
+    assert isinstance(refused, StorageFullError)
+    assert "bytes of entries wait for space on the disk of its replica" in str(refused)
+    assert await one.order.commit([Heartbeat()]) == [Done()]
+    waiting[0] = 0
+    assert not isinstance(await outcome(one.order.commit([CommitRuns(runs=[])])), StorageFullError)

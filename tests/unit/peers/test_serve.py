@@ -1,7 +1,7 @@
 """Answers to peers: each range when it is ready, what is wrong by its kind, and beats meanwhile."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,8 +17,7 @@ from penstock.peers import BlockRange
 from penstock.peers.codec import FrameKind, WalRange, frame
 from penstock.peers.serve import BEAT_S, serve_blocks, serve_wal
 from penstock.ports.objects import Versioned
-from penstock.testing.randomness import SeededRandom
-from penstock.testing.virtual_loop import VirtualLoop, run
+from penstock.testing.virtual_loop import VirtualLoop
 
 BEAT, END = frame(FrameKind.BEAT), frame(FrameKind.END)
 WANTED = [BlockRange("k", 0, 4), BlockRange("k", 4, 8), BlockRange("k", 8, 12)]
@@ -50,12 +49,9 @@ class Own:
             self.ready[WANTED[index].start].set()
 
 
-def play(test: Callable[[VirtualLoop], Awaitable[None]]) -> None:
-    async def main(loop: VirtualLoop) -> None:
-        await test(loop)
-        assert not loop.faults, loop.faults
-
-    run(main, SeededRandom(1))
+@pytest.fixture
+def loop(virtual_loop: VirtualLoop) -> VirtualLoop:
+    return virtual_loop
 
 
 async def all_of(frames: AsyncIterator[Any]) -> bytes:
@@ -66,89 +62,75 @@ def answer_of(kind: FrameKind, payload: bytes, index: int = 0) -> bytes:
     return frame(kind, index, len(payload)) + payload
 
 
-def test_each_range_is_answered_when_it_is_ready_with_its_version_before_it() -> None:
-    async def test(loop: VirtualLoop) -> None:
-        own: Any = Own()
-        own.let_go(2)
-        frames = serve_blocks(own, WANTED)
+async def test_each_range_is_answered_when_it_is_ready_with_its_version_before_it(
+    loop: VirtualLoop,
+) -> None:
+    own: Any = Own()
+    own.let_go(2)
+    frames = serve_blocks(own, WANTED)
+    assert await anext(frames) == BEAT
+    said = [bytes(await anext(frames)) for _ in range(4)]
+    assert b"".join(said) == answer_of(FrameKind.VERSION, b"v", 2) + answer_of(
+        FrameKind.DATA, b"data", 2
+    )
+    own.let_go(0, 1)
+    rest = b"".join(
+        answer_of(FrameKind.VERSION, b"v", index) + answer_of(FrameKind.DATA, b"data", index)
+        for index in (0, 1)
+    )
+    assert await all_of(frames) == rest + END
+
+
+async def test_one_that_knows_no_versions_is_said_none(loop: VirtualLoop) -> None:
+    own: Any = Own()
+    own.let_go(0)
+    found = await all_of(serve_blocks(own, WANTED[:1], versions=False))
+    assert found == BEAT + answer_of(FrameKind.DATA, b"data") + END
+
+
+async def test_a_store_without_versions_says_an_empty_one(loop: VirtualLoop) -> None:
+    own: Any = Own()
+    own.version, own.data = None, b""
+    own.let_go(0)
+    found = await all_of(serve_blocks(own, WANTED[:1]))
+    nothing = frame(FrameKind.VERSION, 0, 0) + frame(FrameKind.DATA, 0, 0)
+    assert found == BEAT + nothing + END
+
+
+async def test_while_nothing_is_ready_it_beats(loop: VirtualLoop) -> None:
+    own: Any = Own()
+    frames = serve_blocks(own, WANTED[:1])
+    assert await anext(frames) == BEAT
+    assert loop.time() < BEAT_S, "the first at once"
+    for count in (1, 2, 3):
         assert await anext(frames) == BEAT
-        said = [bytes(await anext(frames)) for _ in range(4)]
-        assert b"".join(said) == answer_of(FrameKind.VERSION, b"v", 2) + answer_of(
-            FrameKind.DATA, b"data", 2
-        )
-        own.let_go(0, 1)
-        rest = b"".join(
-            answer_of(FrameKind.VERSION, b"v", index) + answer_of(FrameKind.DATA, b"data", index)
-            for index in (0, 1)
-        )
-        assert await all_of(frames) == rest + END
-
-    play(test)
+        assert loop.time() == pytest.approx(count * BEAT_S, abs=0.01)
+    await frames.aclose()  # type: ignore[attr-defined]
 
 
-def test_one_that_knows_no_versions_is_said_none() -> None:
-    async def test(loop: VirtualLoop) -> None:
-        own: Any = Own()
-        own.let_go(0)
-        found = await all_of(serve_blocks(own, WANTED[:1], versions=False))
-        assert found == BEAT + answer_of(FrameKind.DATA, b"data") + END
-
-    play(test)
-
-
-def test_a_store_without_versions_says_an_empty_one() -> None:
-    async def test(loop: VirtualLoop) -> None:
-        own: Any = Own()
-        own.version, own.data = None, b""
-        own.let_go(0)
-        found = await all_of(serve_blocks(own, WANTED[:1]))
-        nothing = frame(FrameKind.VERSION, 0, 0) + frame(FrameKind.DATA, 0, 0)
-        assert found == BEAT + nothing + END
-
-    play(test)
-
-
-def test_while_nothing_is_ready_it_beats() -> None:
-    async def test(loop: VirtualLoop) -> None:
-        own: Any = Own()
-        frames = serve_blocks(own, WANTED[:1])
-        assert await anext(frames) == BEAT
-        assert loop.time() < BEAT_S, "the first at once"
-        for count in (1, 2, 3):
-            assert await anext(frames) == BEAT
-            assert loop.time() == pytest.approx(count * BEAT_S, abs=0.01)
-        await frames.aclose()  # type: ignore[attr-defined]
-
-    play(test)
-
-
-def test_reads_for_one_that_has_gone_are_let_go() -> None:
-    async def test(loop: VirtualLoop) -> None:
-        own: Any = Own()
-        frames = serve_blocks(own, WANTED)
-        await anext(frames)
-        await anext(frames)
-        assert own.reading == 3
-        await frames.aclose()  # type: ignore[attr-defined]
-        await asyncio.sleep(0.01)
-        assert own.reading == 0
-
-    play(test)
+async def test_reads_for_one_that_has_gone_are_let_go(loop: VirtualLoop) -> None:
+    own: Any = Own()
+    frames = serve_blocks(own, WANTED)
+    await anext(frames)
+    await anext(frames)
+    assert own.reading == 3
+    await frames.aclose()  # type: ignore[attr-defined]
+    await asyncio.sleep(0.01)
+    assert own.reading == 0
 
 
 @pytest.mark.parametrize(
     "error",
     [OverloadedError("read", "k", "64 blocks"), NotFoundError("get", "k", "gone")],
 )
-def test_a_block_that_cannot_be_read_is_refused(error: PenstockError) -> None:
-    async def test(loop: VirtualLoop) -> None:
-        own: Any = Own()
-        own.error = error
-        own.let_go(0)
-        found = await all_of(serve_blocks(own, WANTED[:1]))
-        assert found == BEAT + answer_of(FrameKind.REFUSED, str(error).encode()) + END
-
-    play(test)
+async def test_a_block_that_cannot_be_read_is_refused(
+    loop: VirtualLoop, error: PenstockError
+) -> None:
+    own: Any = Own()
+    own.error = error
+    own.let_go(0)
+    found = await all_of(serve_blocks(own, WANTED[:1]))
+    assert found == BEAT + answer_of(FrameKind.REFUSED, str(error).encode()) + END
 
 
 @pytest.mark.parametrize(
@@ -160,31 +142,23 @@ def test_a_block_that_cannot_be_read_is_refused(error: PenstockError) -> None:
         (CorruptDataError("read", "WAL", "x" * 5_000), FrameKind.DAMAGED),
     ],
 )
-def test_what_is_wrong_with_a_run_of_the_wal_is_told_by_its_kind(
-    error: PenstockError, kind: FrameKind
+async def test_what_is_wrong_with_a_run_of_the_wal_is_told_by_its_kind(
+    loop: VirtualLoop, error: PenstockError, kind: FrameKind
 ) -> None:
     """Damage is an error of its partition; what has moved is looked up again."""
 
-    async def test(loop: VirtualLoop) -> None:
-        async def read(wanted: WalRange) -> bytes:
-            raise error
+    async def read(wanted: WalRange) -> bytes:
+        raise error
 
-        wanted: Any = "wanted"
-        found = await all_of(serve_wal(read, wanted))
-        assert found == BEAT + answer_of(kind, str(error).encode()[:1000]) + END
-
-    play(test)
+    wanted: Any = "wanted"
+    found = await all_of(serve_wal(read, wanted))
+    assert found == BEAT + answer_of(kind, str(error).encode()[:1000]) + END
 
 
-def test_a_run_of_the_wal_is_one_frame() -> None:
-    async def test(loop: VirtualLoop) -> None:
-        async def read(wanted: WalRange) -> bytes:
-            assert wanted == "wanted"
-            return b"run"
+async def test_a_run_of_the_wal_is_one_frame(loop: VirtualLoop) -> None:
+    async def read(wanted: WalRange) -> bytes:
+        assert wanted == "wanted"
+        return b"run"
 
-        wanted: Any = "wanted"
-        assert (
-            await all_of(serve_wal(read, wanted)) == BEAT + answer_of(FrameKind.DATA, b"run") + END
-        )
-
-    play(test)
+    wanted: Any = "wanted"
+    assert await all_of(serve_wal(read, wanted)) == BEAT + answer_of(FrameKind.DATA, b"run") + END

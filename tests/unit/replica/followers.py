@@ -1,7 +1,8 @@
 """A follower of a simulated journal on a replica in memory, for tests of its rules."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from typing import Any
 
@@ -12,7 +13,7 @@ from penstock.replica.follower import Followed, Follower, FollowerSettings, Pins
 from penstock.replica.marks import LOCAL_MARK, RowMark
 from penstock.testing.journal import SimulatedJournal
 from penstock.testing.randomness import SeededRandom
-from penstock.testing.virtual_loop import VirtualClock, VirtualLoop, run
+from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
 
 
 class HeldReplica:
@@ -128,17 +129,11 @@ def follower_of(
     )
 
 
-def follow(scenario: Callable[[Following], Awaitable[None]]) -> None:
-    """Run a scenario on a virtual loop; the follower ends with it."""
-
-    async def main(loop: VirtualLoop) -> None:
-        following = Following(loop)
-        try:
-            await scenario(following)
-        finally:
-            if following.running is not None:
-                following.running.cancel()
-                await asyncio.wait([following.running])
-        assert not loop.faults, loop.faults
-
-    run(main, SeededRandom(1))
+@contextlib.asynccontextmanager
+async def followed(loop: VirtualLoop) -> AsyncIterator[Following]:
+    """A scene on a virtual loop, whose follower ends with it."""
+    following = Following(loop)
+    yield following
+    if following.running is not None:
+        following.running.cancel()
+        await asyncio.wait([following.running])

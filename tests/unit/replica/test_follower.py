@@ -5,7 +5,7 @@ import contextlib
 import logging
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from penstock.system.heard import forget
 from penstock.testing.journal import JournalFaults, SimulatedJournal
 from penstock.testing.randomness import SeededRandom
 from penstock.testing.virtual_loop import VirtualClock, VirtualLoop, run
+from support.async_tests import options_of
 
 
 class Notes:
@@ -120,25 +121,23 @@ class Rig:
         raise AssertionError("it never catches up")
 
 
-def play(
-    folder: Path,
-    scenario: Callable[[Rig], Awaitable[None]],
-    *,
-    faults: JournalFaults | None = None,
-    settings: FollowerSettings | None = None,
-    seed: int = 1,
-) -> None:
-    async def main(loop: VirtualLoop) -> None:
-        rig = Rig(loop, folder / "r.sqlite", faults=faults, settings=settings, seed=seed)
-        try:
-            await scenario(rig)
-        finally:
-            rig.running.cancel()
-            await asyncio.wait([rig.running])
-            rig.replica.close()
-        assert not loop.faults, loop.faults
+@contextlib.asynccontextmanager
+async def rigged(loop: VirtualLoop, folder: Path, **options: Any) -> AsyncIterator[Rig]:
+    rig = Rig(loop, folder / "r.sqlite", **options)
+    try:
+        yield rig
+    finally:
+        rig.running.cancel()
+        await asyncio.wait([rig.running])
+        rig.replica.close()
 
-    run(main, SeededRandom(seed))
+
+@pytest.fixture
+async def rig(
+    virtual_loop: VirtualLoop, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[Rig]:
+    async with rigged(virtual_loop, tmp_path, **options_of(request)) as rig:
+        yield rig
 
 
 @given(
@@ -149,7 +148,12 @@ def play(
 def test_rows_are_applied_once_in_the_order_of_their_positions(
     seed: int, page_rows: int, inline_bytes_max: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    async def scenario(rig: Rig) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
+        async with rigged(loop, tmp_path_factory.mktemp("rig"), **options) as rig:
+            await check(rig)
+        assert not loop.faults, loop.faults
+
+    async def check(rig: Rig) -> None:
         await asyncio.gather(*(rig.append(25) for _ in range(4)))
         rig.journal.faults = JournalFaults()
         await rig.catch_up()
@@ -171,77 +175,65 @@ def test_rows_are_applied_once_in_the_order_of_their_positions(
         lost_read_permille=50,
         lost_hint_permille=500,
     )
-    play(
-        tmp_path_factory.mktemp("rig"),
-        scenario,
-        faults=faults,
-        settings=FollowerSettings(page_rows=page_rows, inline_bytes_max=inline_bytes_max),
-        seed=seed,
-    )
+    options = {
+        "faults": faults,
+        "settings": FollowerSettings(page_rows=page_rows, inline_bytes_max=inline_bytes_max),
+        "seed": seed,
+    }
+    run(scenario, SeededRandom(seed))
 
 
-def test_a_gap_is_left_alone_while_it_is_young(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        await rig.append(1)
+@pytest.mark.options(settings=FollowerSettings(gap_ms=50))
+async def test_a_gap_is_left_alone_while_it_is_young(rig: Rig) -> None:
+    await rig.append(1)
+    position, _ = rig.journal.take_position()
+    rig.journal.end_transaction(position, None)
+    await rig.append(1)
+    await asyncio.sleep(0.04)
+    assert rig.follower.position == 1
+    assert len(rig.journal.rows()) == 2
+    await asyncio.sleep(0.03)
+    assert rig.follower.position == 3
+    assert [row.body for row in rig.journal.rows()] == [b"0", b"", b"0"]
+
+
+@pytest.mark.options(settings=FollowerSettings(gap_ms=50))
+async def test_gaps_of_one_age_are_sealed_together(rig: Rig) -> None:
+    for _ in range(30):
         position, _ = rig.journal.take_position()
         rig.journal.end_transaction(position, None)
         await rig.append(1)
-        await asyncio.sleep(0.04)
-        assert rig.follower.position == 1
-        assert len(rig.journal.rows()) == 2
-        await asyncio.sleep(0.03)
-        assert rig.follower.position == 3
-        assert [row.body for row in rig.journal.rows()] == [b"0", b"", b"0"]
-
-    play(tmp_path, scenario, settings=FollowerSettings(gap_ms=50))
-
-
-def test_gaps_of_one_age_are_sealed_together(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        for _ in range(30):
-            position, _ = rig.journal.take_position()
-            rig.journal.end_transaction(position, None)
-            await rig.append(1)
-        began_s = rig.loop.time()
-        while rig.follower.position < 60:
-            await asyncio.sleep(0.01)
-        assert rig.loop.time() - began_s < 0.2
-
-    play(tmp_path, scenario, settings=FollowerSettings(gap_ms=50))
-
-
-def test_a_seal_waits_for_who_holds_the_position_and_takes_what_that_leaves(
-    tmp_path: Path,
-) -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.journal.faults = JournalFaults(slow_permille=1000, slow_ms=(3_000, 3_000))
-        slow = asyncio.ensure_future(rig.append(1))
+    began_s = rig.loop.time()
+    while rig.follower.position < 60:
         await asyncio.sleep(0.01)
-        rig.journal.faults = JournalFaults()
-        await rig.append(1)
-        await asyncio.sleep(2)
-        assert rig.follower.position == 0
-        await slow
-        await rig.catch_up()
-        assert [item.row.body for item in rig.followed] == [b"0", b"0"]
-
-    play(tmp_path, scenario)
+    assert rig.loop.time() - began_s < 0.2
 
 
-def test_batches_are_bounded_by_the_page(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.journal.away = True
-        await asyncio.sleep(0.1)
-        rig.journal.away = False
-        await asyncio.gather(*(rig.append(50) for _ in range(4)))
-        await rig.catch_up()
-        assert len(rig.followed) == 200
-        assert max(map(len, rig.batches)) <= 16
+async def test_a_seal_waits_for_who_holds_the_position_and_takes_what_that_leaves(rig: Rig) -> None:
+    rig.journal.faults = JournalFaults(slow_permille=1000, slow_ms=(3_000, 3_000))
+    slow = asyncio.ensure_future(rig.append(1))
+    await asyncio.sleep(0.01)
+    rig.journal.faults = JournalFaults()
+    await rig.append(1)
+    await asyncio.sleep(2)
+    assert rig.follower.position == 0
+    await slow
+    await rig.catch_up()
+    assert [item.row.body for item in rig.followed] == [b"0", b"0"]
 
-    play(tmp_path, scenario, settings=FollowerSettings(page_rows=16))
+
+@pytest.mark.options(settings=FollowerSettings(page_rows=16))
+async def test_batches_are_bounded_by_the_page(rig: Rig) -> None:
+    rig.journal.away = True
+    await asyncio.sleep(0.1)
+    rig.journal.away = False
+    await asyncio.gather(*(rig.append(50) for _ in range(4)))
+    await rig.catch_up()
+    assert len(rig.followed) == 200
+    assert max(map(len, rig.batches)) <= 16
 
 
-def test_a_full_disk_is_waited_out_and_nothing_is_told_twice(tmp_path: Path) -> None:
+async def test_a_full_disk_is_waited_out_and_nothing_is_told_twice(rig: Rig) -> None:
     class Full:
         """A replica whose every third call finds no space, for a while."""
 
@@ -271,31 +263,28 @@ def test_a_full_disk_is_waited_out_and_nothing_is_told_twice(tmp_path: Path) -> 
         def local(self, name: str) -> int | str | None:
             return self._real.local(name)
 
-    async def scenario(rig: Rig) -> None:
-        rig.running.cancel()
-        await asyncio.wait([rig.running])
-        full = Full(rig.replica)
-        rig.follower = Follower(
-            rig.journal.connect(),
-            full,
-            clock=rig.clock,
-            executor=None,
-            deliver=rig.batches.append,
-            settings=FollowerSettings(page_rows=4),
-        )
-        rig.running = asyncio.ensure_future(rig.follower.run())
-        await rig.append(40)
-        await rig.catch_up()
-        full.is_full = False
-        await rig.append(1)
-        await rig.catch_up()
-        assert [item.row.position for item in rig.followed] == list(range(1, 42))
-        assert [item.outcome for item in rig.followed] == list(range(1, 42))
-
-    play(tmp_path, scenario)
+    rig.running.cancel()
+    await asyncio.wait([rig.running])
+    full = Full(rig.replica)
+    rig.follower = Follower(
+        rig.journal.connect(),
+        full,
+        clock=rig.clock,
+        executor=None,
+        deliver=rig.batches.append,
+        settings=FollowerSettings(page_rows=4),
+    )
+    rig.running = asyncio.ensure_future(rig.follower.run())
+    await rig.append(40)
+    await rig.catch_up()
+    full.is_full = False
+    await rig.append(1)
+    await rig.catch_up()
+    assert [item.row.position for item in rig.followed] == list(range(1, 42))
+    assert [item.outcome for item in rig.followed] == list(range(1, 42))
 
 
-def test_every_commit_has_the_mark_of_its_last_row(tmp_path: Path) -> None:
+async def test_every_commit_has_the_mark_of_its_last_row(rig: Rig) -> None:
     """A snapshot, digest or checkpoint commits what was applied in the middle of a page. Killed
     then, a replica with the mark of an earlier row would not notice that the journal came back
     older, without the rows since."""
@@ -318,29 +307,24 @@ def test_every_commit_has_the_mark_of_its_last_row(tmp_path: Path) -> None:
             self.seen.append((shown, self._real.local(LOCAL_MARK)))
             return applied
 
-    async def scenario(rig: Rig) -> None:
-        rig.running.cancel()
-        await asyncio.wait([rig.running])
-        replica: Any = ShownAtOnce(rig.replica)
-        rig.follower = Follower(
-            rig.journal.connect(),
-            replica,
-            clock=rig.clock,
-            executor=None,
-            deliver=rig.batches.append,
-        )
-        rig.journal.away = True
-        await asyncio.sleep(0.1)
-        rig.journal.away = False
-        await rig.append(10)
-        rig.running = asyncio.ensure_future(rig.follower.run())
-        await rig.catch_up()
-        assert replica.seen == [
-            (item.row.position, RowMark.of(item.row).text) for item in rig.followed
-        ]
-        assert len(replica.seen) == 10
-
-    play(tmp_path, scenario)
+    rig.running.cancel()
+    await asyncio.wait([rig.running])
+    replica: Any = ShownAtOnce(rig.replica)
+    rig.follower = Follower(
+        rig.journal.connect(),
+        replica,
+        clock=rig.clock,
+        executor=None,
+        deliver=rig.batches.append,
+    )
+    rig.journal.away = True
+    await asyncio.sleep(0.1)
+    rig.journal.away = False
+    await rig.append(10)
+    rig.running = asyncio.ensure_future(rig.follower.run())
+    await rig.catch_up()
+    assert replica.seen == [(item.row.position, RowMark.of(item.row).text) for item in rig.followed]
+    assert len(replica.seen) == 10
 
 
 class NoSpace:
@@ -361,12 +345,12 @@ class NoSpace:
         return self._real.commit()
 
 
-def test_an_agent_whose_disk_is_full_keeps_up_with_the_journal(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_an_agent_whose_disk_is_full_keeps_up_with_the_journal(
+    rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It lagged by more and more, since it waited after each batch, until its beats were missed."""
-
-    async def scenario(rig: Rig) -> None:
+    forget()
+    with caplog.at_level(logging.INFO):
         rig.running.cancel()
         await asyncio.wait([rig.running])
         replica: Any = NoSpace(rig.replica)
@@ -398,106 +382,86 @@ def test_an_agent_whose_disk_is_full_keeps_up_with_the_journal(
         await rig.catch_up()
         assert rig.replica.committed_position == 402
         assert [item.row.position for item in rig.followed] == list(range(1, 403))
-
-    forget()
-    with caplog.at_level(logging.INFO):
-        play(tmp_path, scenario)
     assert "entries are applied in memory alone until the replica's disk has space" in caplog.text
     assert "the replica's disk has space again" in caplog.text
 
 
-def test_an_entry_that_the_machine_does_not_know_ends_following(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        def refuse(body: bytes) -> None:
-            if body == b"2":
-                raise CorruptDataError("apply", "position 3", "unknown")
+async def test_an_entry_that_the_machine_does_not_know_ends_following(rig: Rig) -> None:
+    def refuse(body: bytes) -> None:
+        if body == b"2":
+            raise CorruptDataError("apply", "position 3", "unknown")
 
-        rig.machine.on_apply = refuse
-        await rig.append(5)
-        with pytest.raises(CorruptDataError, match="position 3"):
-            await rig.running
-        with pytest.raises(CorruptDataError):
-            await rig.follower.heads.confirm(1)
-
-    play(tmp_path, scenario)
+    rig.machine.on_apply = refuse
+    await rig.append(5)
+    with pytest.raises(CorruptDataError, match="position 3"):
+        await rig.running
+    with pytest.raises(CorruptDataError):
+        await rig.follower.heads.confirm(1)
 
 
-def test_a_replica_that_cannot_be_written_ends_following(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.replica.close()
-        await rig.append(1)
-        with pytest.raises(FatalStorageError):
-            await rig.running
-
-    play(tmp_path, scenario)
+async def test_a_replica_that_cannot_be_written_ends_following(rig: Rig) -> None:
+    rig.replica.close()
+    await rig.append(1)
+    with pytest.raises(FatalStorageError):
+        await rig.running
 
 
-def test_an_idle_follower_confirms_by_its_polls(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        await rig.append(3)
-        await asyncio.sleep(5)
-        assert rig.loop.time() - rig.follower.heads.confirmed_s < 0.2
-        assert rig.follower.answering_since_s == pytest.approx(0, abs=0.1)
-        rig.journal.go_away()
-        await asyncio.sleep(5)
-        assert rig.loop.time() - rig.follower.heads.confirmed_s > 4.8
-        assert rig.follower.answering_since_s is None
-        rig.journal.come_back()
-        await asyncio.sleep(5)
-        assert rig.loop.time() - rig.follower.heads.confirmed_s < 0.2
-        assert rig.follower.answering_since_s == pytest.approx(rig.loop.time() - 5, abs=1.1)
-
-    play(tmp_path, scenario)
+async def test_an_idle_follower_confirms_by_its_polls(rig: Rig) -> None:
+    await rig.append(3)
+    await asyncio.sleep(5)
+    assert rig.loop.time() - rig.follower.heads.confirmed_s < 0.2
+    assert rig.follower.answering_since_s == pytest.approx(0, abs=0.1)
+    rig.journal.go_away()
+    await asyncio.sleep(5)
+    assert rig.loop.time() - rig.follower.heads.confirmed_s > 4.8
+    assert rig.follower.answering_since_s is None
+    rig.journal.come_back()
+    await asyncio.sleep(5)
+    assert rig.loop.time() - rig.follower.heads.confirmed_s < 0.2
+    assert rig.follower.answering_since_s == pytest.approx(rig.loop.time() - 5, abs=1.1)
 
 
-def test_reads_behind_nobody_confirm_nothing_before_it_is_applied(tmp_path: Path) -> None:
+async def test_reads_behind_nobody_confirm_nothing_before_it_is_applied(rig: Rig) -> None:
     """A head that was read counts as confirmed once the replica has reached it, not before."""
+    await rig.append(3)
+    await rig.catch_up()
+    confirmed_s = rig.follower.heads.confirmed_s
+    rig.journal.faults = JournalFaults(slow_permille=1000, slow_ms=(2_500, 2_500))
+    slow = asyncio.ensure_future(rig.append(1))
+    await asyncio.sleep(0.01)
+    rig.journal.faults = JournalFaults()
+    await rig.append(1)  # behind the gap, so that the head can't be reached
+    await asyncio.sleep(2)
+    assert rig.follower.heads.confirmed_s < confirmed_s + 0.2
+    await slow
+    await asyncio.sleep(0.5)
+    assert rig.follower.heads.confirmed_s > confirmed_s + 2
 
-    async def scenario(rig: Rig) -> None:
-        await rig.append(3)
-        await rig.catch_up()
-        confirmed_s = rig.follower.heads.confirmed_s
-        rig.journal.faults = JournalFaults(slow_permille=1000, slow_ms=(2_500, 2_500))
-        slow = asyncio.ensure_future(rig.append(1))
+
+@pytest.mark.options(settings=FollowerSettings(page_rows=4))
+async def test_a_backlog_confirms_nothing_until_it_is_applied(rig: Rig) -> None:
+    rig.journal.away = True
+    await asyncio.sleep(0.1)  # it waits longer each time, so that rows come up meanwhile
+    rig.journal.away = False
+    await rig.append(40)
+    rig.journal.faults = JournalFaults(delay_ms=(20, 20))
+    while rig.follower.position < 40:
+        assert rig.follower.heads.confirmed_s == float("-inf")
         await asyncio.sleep(0.01)
-        rig.journal.faults = JournalFaults()
-        await rig.append(1)  # behind the gap, so that the head can't be reached
-        await asyncio.sleep(2)
-        assert rig.follower.heads.confirmed_s < confirmed_s + 0.2
-        await slow
-        await asyncio.sleep(0.5)
-        assert rig.follower.heads.confirmed_s > confirmed_s + 2
-
-    play(tmp_path, scenario)
+    await rig.catch_up()
+    assert rig.follower.heads.confirmed_s > 0
 
 
-def test_a_backlog_confirms_nothing_until_it_is_applied(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.journal.away = True
-        await asyncio.sleep(0.1)  # it waits longer each time, so that rows come up meanwhile
-        rig.journal.away = False
-        await rig.append(40)
-        rig.journal.faults = JournalFaults(delay_ms=(20, 20))
-        while rig.follower.position < 40:
-            assert rig.follower.heads.confirmed_s == float("-inf")
-            await asyncio.sleep(0.01)
-        await rig.catch_up()
-        assert rig.follower.heads.confirmed_s > 0
-
-    play(tmp_path, scenario, settings=FollowerSettings(page_rows=4))
-
-
-def test_work_between_sees_whole_batches(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        appending = asyncio.ensure_future(rig.append(60))
-        for _ in range(20):
-            position = await rig.follower.between(lambda: rig.replica.position)
-            assert position == rig.replica.committed_position
-            await asyncio.sleep(0.003)
-        await appending
-
-    settings = FollowerSettings(inline_bytes_max=0)
-    play(tmp_path, scenario, faults=JournalFaults(commit_ms=(0, 3)), settings=settings)
+@pytest.mark.options(
+    faults=JournalFaults(commit_ms=(0, 3)), settings=FollowerSettings(inline_bytes_max=0)
+)
+async def test_work_between_sees_whole_batches(rig: Rig) -> None:
+    appending = asyncio.ensure_future(rig.append(60))
+    for _ in range(20):
+        position = await rig.follower.between(lambda: rig.replica.position)
+        assert position == rig.replica.committed_position
+        await asyncio.sleep(0.003)
+    await appending
 
 
 async def test_a_cancelled_follower_writes_nothing_afterwards(tmp_path: Path) -> None:
@@ -533,57 +497,51 @@ async def test_a_cancelled_follower_writes_nothing_afterwards(tmp_path: Path) ->
         replica.close()
 
 
-def test_a_follower_that_is_cancelled_twice_lets_nobody_wait(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        async def read_on(after: int, rows_max: int) -> list[JournalRow]:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                await asyncio.sleep(1)
-            raise AssertionError
+async def test_a_follower_that_is_cancelled_twice_lets_nobody_wait(rig: Rig) -> None:
+    async def read_on(after: int, rows_max: int) -> list[JournalRow]:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(1)
+        raise AssertionError
 
-        rig.connection.read = read_on  # type: ignore[method-assign]
-        await rig.journal.connect().append(b"x")
-        asker = asyncio.ensure_future(rig.follower.heads.confirm(60))
-        await asyncio.sleep(0.5)
-        for _ in range(2):
-            rig.running.cancel()
-            await asyncio.sleep(0.1)
-        assert rig.running.cancelled()
-        with pytest.raises(RetryableError, match="it was closed"):
-            await asyncio.wait_for(asker, 1)
-
-    play(tmp_path, scenario)
+    rig.connection.read = read_on  # type: ignore[method-assign]
+    await rig.journal.connect().append(b"x")
+    asker = asyncio.ensure_future(rig.follower.heads.confirm(60))
+    await asyncio.sleep(0.5)
+    for _ in range(2):
+        rig.running.cancel()
+        await asyncio.sleep(0.1)
+    assert rig.running.cancelled()
+    with pytest.raises(RetryableError, match="it was closed"):
+        await asyncio.wait_for(asker, 1)
 
 
-def test_what_fails_while_a_follower_that_has_failed_is_cancelled_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_what_fails_while_a_follower_that_has_failed_is_cancelled_is_logged(
+    rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As where an order is opened: who waits for a head hears of the first error at once, and
     cancels the follower, which waits for the read that is still under way."""
 
-    async def scenario(rig: Rig) -> None:
-        async def read_on(after: int, rows_max: int) -> list[JournalRow]:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                await asyncio.sleep(1)
-                raise CorruptDataError("read", "journal", "late")
+    async def read_on(after: int, rows_max: int) -> list[JournalRow]:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(1)
+            raise CorruptDataError("read", "journal", "late")
 
-        async def head() -> JournalHead:
-            raise CorruptDataError("read head", "journal", "early")
+    async def head() -> JournalHead:
+        raise CorruptDataError("read head", "journal", "early")
 
-        rig.connection.read = read_on  # type: ignore[method-assign]
-        await asyncio.sleep(0.1)
-        rig.connection.head = head  # type: ignore[method-assign]
-        asker = asyncio.ensure_future(rig.follower.heads.confirm(60))
-        with pytest.raises(CorruptDataError, match="early"):
-            await asker
-        await asyncio.sleep(0.1)
-        assert not rig.running.done()
-        rig.running.cancel()
-        await asyncio.sleep(5)
-        assert rig.running.cancelled()
-
-    play(tmp_path, scenario)
+    rig.connection.read = read_on  # type: ignore[method-assign]
+    await asyncio.sleep(0.1)
+    rig.connection.head = head  # type: ignore[method-assign]
+    asker = asyncio.ensure_future(rig.follower.heads.confirm(60))
+    with pytest.raises(CorruptDataError, match="early"):
+        await asker
+    await asyncio.sleep(0.1)
+    assert not rig.running.done()
+    rig.running.cancel()
+    await asyncio.sleep(5)
+    assert rig.running.cancelled()
     assert caplog.messages == ["failed while it was being ended: read journal: late"]

@@ -9,29 +9,28 @@ from penstock.model.errors import StorageFullError
 from penstock.ports.journal import JournalRow
 from penstock.replica.follower import Follower, FollowerSettings
 from penstock.testing.clock import ManualClock
-from unit.replica.followers import Following, HeldReplica, follow, follower_of
+from unit.replica.followers import Following, HeldReplica, follower_of
 
 ROWS = [JournalRow(position, 5, b"%d" % position) for position in range(1, 5)]
 AGAIN_S = FollowerSettings().full_again_ms / 1000
 
 
 @pytest.mark.parametrize("rows_max", [0, 2])
-def test_rows_that_found_no_space_confirm_no_head_and_are_tried_each_second(rows_max: int) -> None:
-    async def scenario(rig: Following) -> None:
-        await rig.append(b"a", b"b", b"c")
-        rig.replica.rows_max = rows_max
-        follower = rig.start()
-        await asyncio.sleep(10 * AGAIN_S)
-        assert rig.bodies == [b"a", b"b", b"c"][:rows_max], "what found space is delivered"
-        assert follower.position == rows_max
-        assert follower.heads.confirmed_s == float("-inf")
-        assert 8 <= rig.replica.tried.count(rows_max + 1) <= 12
-        assert follower.answering_since_s == pytest.approx(0, abs=0.1), "the journal is there"
-        rig.replica.rows_max = None
-        await follower.heads.confirm(2 * AGAIN_S)
-        assert rig.bodies == [b"a", b"b", b"c"]
-
-    follow(scenario)
+async def test_rows_that_found_no_space_confirm_no_head_and_are_tried_each_second(
+    rig: Following, rows_max: int
+) -> None:
+    await rig.append(b"a", b"b", b"c")
+    rig.replica.rows_max = rows_max
+    follower = rig.start()
+    await asyncio.sleep(10 * AGAIN_S)
+    assert rig.bodies == [b"a", b"b", b"c"][:rows_max], "what found space is delivered"
+    assert follower.position == rows_max
+    assert follower.heads.confirmed_s == float("-inf")
+    assert 8 <= rig.replica.tried.count(rows_max + 1) <= 12
+    assert follower.answering_since_s == pytest.approx(0, abs=0.1), "the journal is there"
+    rig.replica.rows_max = None
+    await follower.heads.confirm(2 * AGAIN_S)
+    assert rig.bodies == [b"a", b"b", b"c"]
 
 
 def applied(follower: Follower[bytes], *rows: JournalRow) -> tuple[int, StorageFullError | None]:

@@ -1,7 +1,8 @@
 """One simulated journal and agents that order commands through it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from penstock.order.cluster_order import ClusterOrderSettings
@@ -11,7 +12,7 @@ from penstock.state.commands import (
 )
 from penstock.testing.journal import JournalFaults, SimulatedJournal
 from penstock.testing.randomness import SeededRandom
-from penstock.testing.virtual_loop import VirtualClock, VirtualLoop, run
+from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
 from support.cluster_orders import Agent
 
 ONE = [AllocateProducerIds(count=1)]
@@ -52,21 +53,14 @@ class World:
         await asyncio.sleep(seconds)
 
 
-Scenario = Callable[[World], Awaitable[None]]
-
-
-def play(
-    folder: Path, scenario: Scenario, *, faults: JournalFaults | None = None, seed: int = 1
-) -> None:
-    """Run a scenario and close what it left open."""
-
-    async def main(loop: VirtualLoop) -> None:
-        world = World(loop, folder, faults or JournalFaults(), seed)
-        try:
-            await scenario(world)
-        finally:
-            for agent in world.agents:
-                await agent.close()
-        assert not loop.faults, loop.faults
-
-    run(main, SeededRandom(seed))
+@contextlib.asynccontextmanager
+async def opened_world(
+    loop: VirtualLoop, folder: Path, *, faults: JournalFaults | None = None, seed: int = 1
+) -> AsyncIterator[World]:
+    """A world, whose agents are closed at the end."""
+    world = World(loop, folder, faults or JournalFaults(), seed)
+    try:
+        yield world
+    finally:
+        for agent in world.agents:
+            await agent.close()
