@@ -103,7 +103,10 @@ def test_a_drained_agent_holds_and_leads_nothing_and_takes_up_again(world: World
     assert listed(first)[second.agent_id]["wal_runs"] > 0
     done = agent_cli(first, "drain", str(second.agent_id))
     assert done.returncode == 0, done.stderr
-    assert f"agent {second.agent_id} is draining, 0 parts left with it" in done.stdout
+    assert (
+        f"agent {second.agent_id} is draining, and holds 0 group shards and 0 WAL runs"
+        in done.stdout
+    )
     row = listed(first)[second.agent_id]
     assert (row["status"], row["shards"], row["wal_runs"]) == ("draining", 0, 0)
     assert acked.items() <= read_all(first.address, walled, PARTITIONS).items()

@@ -125,7 +125,7 @@ def test_a_drain_ends_while_producers_write(
     done = run_cli("agent", "drain", node, "--http", first.http)
     took_s = time.monotonic() - began_s
     assert done.returncode == 0, done.stderr
-    assert f"agent {node} is draining, 0 parts left with it" in done.stdout
+    assert f"agent {node} is draining, and holds 0 group shards and 0 WAL runs" in done.stdout
     more_s = wait_more(writers)
     # The producers are gone, though all of them are still connected.
     assert runs_in(second, first) == 0

@@ -193,7 +193,10 @@ def test_groups_of_real_clients_go_on_wherever_they_are_coordinated(cluster: Clu
             node = str(victim.agent_id)
             drained = run_cli("agent", "drain", node, *http)
             assert drained.returncode == 0, drained.stderr
-            assert f"agent {node} is draining, 0 parts left with it" in drained.stdout
+            assert (
+                f"agent {node} is draining, and holds 0 group shards and 0 WAL runs"
+                in drained.stdout
+            )
             disturbed("drained")
             back = run_cli("agent", "drain", "--undo", node, *http)
             assert back.returncode == 0, back.stderr

@@ -61,4 +61,4 @@ def test_killed_drivers_clean_a_partition_whole_or_not(
     assert server.stop() == 0
     verified = run_penstock("verify", "--data", str(server.data))
     assert verified.returncode == 0, verified.stdout + verified.stderr
-    assert "all as it must be" in verified.stdout
+    assert "OK: no problems found" in verified.stdout

@@ -41,10 +41,6 @@ WORDS = re.compile(
 FOLDERS_TO_REWRITE = frozenset(
     {
         "agent",
-        "cli",
-        "cli/client",
-        "cli/commands",
-        "cli/load",
         "kafka",
         "kafka/admin",
         "kafka/fetch",

@@ -1,4 +1,4 @@
-"""Options of the commands that plan compaction, and what is made of them."""
+"""Commands that plan compaction share these options, and make their settings from them."""
 
 import click
 
@@ -15,7 +15,7 @@ def plan_options(command: Command) -> Command:
             "topics",
             metavar="NAME",
             multiple=True,
-            help="Of these topics alone; may be given several times.",
+            help="Only this topic; may be given several times.",
         ),
         click.option(
             "--run-mib",
@@ -23,7 +23,7 @@ def plan_options(command: Command) -> Command:
             type=click.IntRange(min=1),
             default=usual.run_bytes_target // MIB,
             show_default=True,
-            help="Runs of this length are left alone, shorter ones are joined up to it.",
+            help="Runs of this size stay as they are; shorter runs are joined up to this size.",
         ),
         click.option(
             "--object-mib",
@@ -31,7 +31,8 @@ def plan_options(command: Command) -> Command:
             type=click.IntRange(min=1),
             default=usual.object_bytes_target // MIB,
             show_default=True,
-            help="Longest object that is made of several runs: about the memory of each worker.",
+            help="Largest object that is made from several runs; each worker needs about as much "
+            "memory.",
         ),
         click.option(
             "--old-after",
@@ -40,13 +41,13 @@ def plan_options(command: Command) -> Command:
             type=click.IntRange(min=0),
             default=usual.old_ms // 1000,
             show_default=True,
-            help="Short runs of this age are joined even if they are few.",
+            help="Short runs of this age are joined even if there are few of them.",
         ),
     )(command)
 
 
 def make_settings(run_mib: int, object_mib: int, old_s: int) -> CompactionSettings:
-    """What the options of `plan_options` say."""
+    """Make the settings of compaction from the options of `plan_options`."""
     return CompactionSettings(
         run_bytes_target=run_mib * MIB,
         object_bytes_target=max(run_mib, object_mib) * MIB,

@@ -1,7 +1,7 @@
-"""What `penstock repair` asks of every server of a log, and makes one list of.
+"""`penstock repair` asks every server of a log about damage, and makes one list of the answers.
 
-In a cluster each agent, and on a host each worker, knows the damage that it has met itself, and
-reads its own WAL alone. So all are asked; a run that lies in a WAL is looked at by its owner.
+Each agent of a cluster, and each worker of a host, knows the damage that it has met itself, and
+reads its own WAL alone. So every server is asked; a run in a WAL is looked at by the WAL's owner.
 """
 
 import threading
@@ -11,21 +11,22 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from penstock.cli.client.http import JsonObject, base_url, call, call_with_progress
+from penstock.cli.tables import counted
 from penstock.model.errors import PenstockError
 
 _PATH: Final = "/v1/repair/damage"
 _PLACES_MAX: Final = 10_000
 _WEIGHT: Final = {"damaged": 1, "right": 0, "unknown": -1}
-"""Of several servers' answers about one run the one that counts: "unknown" mostly is the answer
-of a server that can't read the run's place, and a copy is what is looked for."""
+"""Among several servers' answers about one run the one with the greatest weight counts. "unknown"
+mostly comes from a server that can't read the run's place."""
 
 Run: TypeAlias = JsonObject
-"""A run as POST /v1/repair/damage describes it, and `server`: whose answer it is."""
+"""A run as POST /v1/repair/damage describes it, with `server`: the name of the answering server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server, worker or agent. `name`: for people."""
+    """A server, worker or agent. `name` is shown to people."""
 
     name: str
     url: str
@@ -33,19 +34,20 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A server that wasn't asked, or gave no answer, and why. What it alone knows isn't listed."""
+    """A server that wasn't asked or gave no answer, and the reason. Damage that only this server
+    knows isn't listed."""
 
     name: str
     reason: str
 
 
 class DamagedRuns:
-    """The servers of one log.
+    """Asks the servers of one log.
 
     Args:
-        url: of one of them.
-        only: ask that one alone.
-        timeout_s: longest to wait for each answer.
+        url: the URL of one of the servers.
+        only: whether only this server is asked.
+        timeout_s: the longest wait for each answer.
     """
 
     def __init__(self, url: str, *, only: bool, timeout_s: float) -> None:
@@ -56,11 +58,11 @@ class DamagedRuns:
             self._find_others(url)
 
     def look(self, source: str = "") -> list[Run]:
-        """All runs that any of the servers knows to be damaged, read again, and where there are
-        copies of them.
+        """List all runs that any server knows to be damaged, after reading each run again, with the
+        places of copies.
 
         Args:
-            source: a directory or URL in which the servers look for copies, too.
+            source: a directory or URL in which the servers also look for copies.
 
         Raises:
             PenstockError: the first server refused, or doesn't answer.
@@ -70,7 +72,7 @@ class DamagedRuns:
             for run in self._ask(server, "find", None, source=source):
                 _merge(found, run)
         for server in self.servers:
-            # A run in another's WAL, or one whose copy may be in another's memory or WAL.
+            # A run may lie in another server's WAL, or have a copy in another's memory or WAL.
             sought = [
                 run
                 for run in found.values()
@@ -83,7 +85,7 @@ class DamagedRuns:
         return sorted(found.values(), key=lambda run: (run["partition_key"], run["start"]))
 
     def act(self, action: str, runs: Sequence[Run], **others: object) -> list[Run]:
-        """Let the servers do something about runs, each about those that it has judged."""
+        """Let the servers act on runs; each server acts on the runs that it has judged."""
         results: list[Run] = []
         for server in self.servers:
             own = [run for run in runs if run["server"] == server.name]
@@ -93,10 +95,10 @@ class DamagedRuns:
         return results
 
     def scan(self, bytes_per_s: int, progress: Callable[[int, int], None]) -> JsonObject:
-        """Let the servers read all that is stored: the first of them the objects, each its WALs.
+        """Let the servers read everything stored: the first server reads the objects, each its WAL.
 
         Returns:
-            "bytes", "runs" and "damaged", added up.
+            The sums of "bytes", "runs" and "damaged" over all servers.
         """
         lock = threading.Lock()
         done: dict[str, tuple[int, int]] = {}
@@ -128,7 +130,7 @@ class DamagedRuns:
         return total
 
     def lost(self) -> list[JsonObject]:
-        """Offsets whose loss was accepted, as all servers know them by the journal."""
+        """List offsets whose loss was accepted. All servers know them from the journal."""
         ranges: list[JsonObject] = []
         while True:
             after = [ranges[-1]["partition_key"], ranges[-1]["start"]] if ranges else [-1, -1]
@@ -147,10 +149,11 @@ class DamagedRuns:
     def rebuild(
         self, server: str, key: int, start: int, end: int, batches: bytes, *, accept_loss: bool
     ) -> JsonObject:
-        """Fill what is lost of offsets by batches.
+        """Fill lost offsets of a range with records from batches.
 
         Args:
-            server: the name of the one that has judged the run; another one's stands for any.
+            server: the name of the server that has judged the run; any other text: the first
+                server.
 
         Raises:
             PenstockError: the server refused the batches, or doesn't answer.
@@ -181,10 +184,11 @@ class DamagedRuns:
                 self.servers.insert(0, Server(name, first))
             elif agent["status"] == "fenced":
                 if agent["wal_runs"]:
-                    reason = f"it is not running; {agent['wal_runs']} runs lie in its WAL"
+                    runs = counted(agent["wal_runs"], "run")
+                    reason = f"it is not running, and its WAL holds {runs}"
                     self.absent.append(Absent(name, reason))
             elif not agent["http"]:
-                self.absent.append(Absent(name, "its HTTP port is not known"))
+                self.absent.append(Absent(name, "the address of its HTTP port is not known"))
             else:
                 self.servers.append(Server(name, base_url(agent["http"])))
 

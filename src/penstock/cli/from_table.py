@@ -1,4 +1,4 @@
-"""`penstock repair --from-table`: what is lost that a topic's table may have, and filling it."""
+"""`penstock repair --from-table` fills lost offsets with records of a topic's table."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from penstock.pipeline.tables.settings import CatalogSettings
 
 _PIECE_OFFSETS: Final = 10_000
-"""Of a loss that was accepted so many offsets are filled by one entry."""
+"""One journal entry fills at most this many offsets of a loss that was accepted."""
 _BATCHES_BYTES_MAX: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """Lost offsets of a partition: `ranges` of a damaged run [start, end), or `is_accepted`: all of
-    them, by a loss that was accepted."""
+    """Lost offsets of a partition: the `ranges` of a damaged run [start, end); or all of its
+    offsets where `is_accepted`, since their loss was accepted."""
 
     partition: str
     partition_key: int
@@ -34,12 +34,12 @@ class Lost:
 
     @property
     def offsets(self) -> int:
-        """How many are lost."""
+        """The number of lost offsets."""
         return sum(end - start for start, end in self.ranges)
 
 
 def lost_of(damaged: DamagedRuns, runs: list[Run], topic: str) -> list[Lost]:
-    """What is lost of a topic: damaged runs without a copy, and losses that were accepted."""
+    """List a topic's lost offsets: damaged runs without a copy, and losses that were accepted."""
     found = [
         _lost(run, run["server"], [(start, end) for start, end in run["lost"]], is_accepted=False)
         for run in runs
@@ -54,14 +54,14 @@ def lost_of(damaged: DamagedRuns, runs: list[Run], topic: str) -> list[Lost]:
 
 
 def print_plan(lost: list[Lost], table: str) -> None:
-    """Say what would be done, and what can't be."""
+    """Print what would be filled, and what a table can't give back."""
     from penstock.pipeline.tables.records_again import NOT_RECOVERED
 
     for one in lost:
         kind = "loss accepted" if one.is_accepted else "damaged"
         for start, end in one.ranges:
             click.echo(f"{one.partition} offsets {start} to {end - 1} ({kind}): from {table}")
-    click.echo(f"not recovered by a table: {NOT_RECOVERED}")
+    click.echo(f"a table does not have: {NOT_RECOVERED}")
 
 
 def fill(
@@ -73,10 +73,10 @@ def fill(
     accept_loss: bool,
     on_done: Callable[[int, int], None],
 ) -> Iterator[JsonObject]:
-    """Fill what is lost, piece by piece; what came of each.
+    """Fill lost offsets piece by piece, and yield the result of each piece.
 
     Raises:
-        PenstockError: table, catalog or server refused; what was filled before stays so.
+        PenstockError: table, catalog or server refused; pieces that were filled before stay.
     """
     from penstock.pipeline.tables.records_again import batches_of
 
@@ -103,7 +103,8 @@ def fill(
             )
             yield described | answer
         else:
-            # Nothing to put in the place of it: what is damaged stays, or --accept-loss alone does.
+            # The table has no record of this range: the run stays damaged, unless --accept-loss
+            # gives its records up.
             yield described | {"filled": [], "lost": one.ranges}
         done += one.offsets
         on_done(done, total)

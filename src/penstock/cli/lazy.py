@@ -1,4 +1,4 @@
-"""Groups whose commands are imported only when they are called."""
+"""A lazy group imports a command only when the command is called."""
 
 import importlib
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ import click
 
 @dataclass(frozen=True, slots=True)
 class Lazy:
-    """A command that is not imported yet: its module under `penstock.cli.commands`, and its line
-    in the list of commands."""
+    """A command that is not imported yet: its module under `penstock.cli.commands`, and its text in
+    the list of commands."""
 
     module: str
     summary: str
@@ -26,7 +26,7 @@ class LazyGroup(click.Group):
         self._lazy = lazy
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Names in the order of the table, which is the order in which a person needs them."""
+        """List names in the order of the table, which is the order in which people need them."""
         return list(self._lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -39,6 +39,6 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """The list of commands, from the table alone."""
+        """Write the list of commands, from the table alone."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, lazy.summary) for name, lazy in self._lazy.items()])

@@ -1,4 +1,4 @@
-"""Lines as they come: of files, and of what is typed or trickles through a pipe."""
+"""Lines are read from files, from a terminal and from pipes, each as soon as it is there."""
 
 import io
 import select
@@ -9,12 +9,16 @@ from typing import Final, NamedTuple
 STDIN: Final = "-"
 READ_BYTES: Final = 256 * 1024
 LOOK_S: Final = 1.0
-"""Between two looks at whether Ctrl-C was pressed: a signal just before a wait doesn't end it."""
+"""The seconds between two looks for Ctrl-C, since a signal just before a wait doesn't end the
+wait."""
 
 
 class Lines(NamedTuple):
-    """Lines without their ends, of which `first` is the number of the first in `source`, counted
-    from 1. `size_bytes` is what was read for them."""
+    """Lines without their ends.
+
+    `first` is the first line's number in `source`, counted from 1; `size_bytes` is how much was
+    read for these lines.
+    """
 
     source: str
     first: int
@@ -23,17 +27,19 @@ class Lines(NamedTuple):
 
 
 def lines_of_file(path: Path) -> Iterator[Lines]:
-    """All lines of a file."""
+    """Yield all lines of a file."""
     with path.open("rb") as stream:
         yield from _split(str(path), iter(lambda: stream.read(READ_BYTES), b""))
 
 
 def lines_that_come(stream: io.BufferedReader) -> Iterator[Lines]:
-    """Lines of standard input until its end, each as soon as it is there; none, each LOOK_S, while
-    nothing comes, so that what waits for them can look after its other work.
+    """Yield lines of standard input until its end, each as soon as it is there.
+
+    While nothing comes, an empty `Lines` is yielded each LOOK_S, so that the caller can do other
+    work.
 
     Args:
-        stream: read by nothing else. What has no descriptor never lets a reader wait.
+        stream: read by nothing else. A stream without a descriptor is read without waiting first.
     """
     return _split("standard input", _pieces(stream))
 
@@ -42,8 +48,8 @@ def _pieces(stream: io.BufferedReader) -> Iterator[bytes]:
     while True:
         while not _has_more(stream):
             yield b""
-        # At most one read: `readline` would keep what follows in a buffer, which `select` can't
-        # see, and `read` would wait for as many bytes as it is asked for.
+        # `read1` makes at most one read. `readline` would keep what follows in a buffer that
+        # `select` can't see, and `read` would wait until all READ_BYTES are there.
         data = stream.read1(READ_BYTES)
         if not data:
             return
@@ -69,7 +75,7 @@ def _split(source: str, pieces: Iterable[bytes]) -> Iterator[Lines]:
 
 
 def _has_more(stream: io.BufferedReader) -> bool:
-    """Whether something, or the end, can be read within LOOK_S."""
+    """Whether bytes, or the stream's end, can be read within LOOK_S."""
     try:
         descriptor = stream.fileno()
     except OSError:

@@ -26,10 +26,10 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "consume": Lazy("consume", "Print the records of topics."),
     "agent": Lazy("agent", "List, drain and remove the agents of a cluster."),
     "group": Lazy("group", "List, describe, reset and delete consumer groups."),
-    "pipeline": Lazy("pipeline", "Run jobs on what is stored: compaction, tables, export, import."),
-    "status": Lazy("status", "Show what a server says about itself."),
+    "pipeline": Lazy("pipeline", "Run jobs on stored records: compaction, tables, export, import."),
+    "status": Lazy("status", "Show a server's status."),
     "verify": Lazy("verify", "Read everything in a data directory or a cluster and check it."),
-    "repair": Lazy("repair", "Bring back what was acknowledged and is not in the log any more."),
+    "repair": Lazy("repair", "Find damaged or lost records, and bring them back."),
     "bench": Lazy("bench", "Measure any server of Kafka's protocol."),
     "backup": Lazy("backup", "Copy a data directory, online."),
     "restore": Lazy("restore", "Make a data directory or a cluster from a backup or a bucket."),
@@ -45,7 +45,7 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
 def root() -> None:
     """Penstock: a Kafka-compatible log whose only disk is object storage.
 
-    `penstock serve` runs a server; the other commands talk to one, or read its data directory.
+    `penstock serve` runs a server; the other commands talk to a server, or read its data.
     """
 
 
@@ -55,10 +55,11 @@ def main() -> NoReturn:
 
 
 def _leave(status: int) -> NoReturn:
-    """End the process, but don't take the interpreter apart.
+    """End the process without finalizing the interpreter.
 
-    Threads of obstore's runtime call Python when a request ends, also one that was given up: met by
-    an interpreter that is ending, one such process in sixty aborted with status 134.
+    Threads of obstore's runtime call Python when a request ends, even a request that was given up.
+    When such a call met an interpreter that was being finalized, the process aborted with status
+    134, one process in sixty.
     """
     atexit._run_exitfuncs()  # noqa: SLF001 - `os._exit` leaves them out
     for stream in (sys.stdout, sys.stderr):
@@ -73,7 +74,8 @@ def _run() -> int:
     try:
         result = root.main(standalone_mode=False)
     except click.exceptions.Abort as abort:
-        # click makes one of Ctrl-C too, also where it asks a question; "no" is an answer.
+        # click turns Ctrl-C into an Abort, too, also while it asks a question. The answer "no" to
+        # a question is an Abort with another cause.
         if isinstance(abort.__context__, KeyboardInterrupt):
             return INTERRUPTED_EXIT_STATUS
         click.echo("aborted", err=True)
@@ -85,8 +87,8 @@ def _run() -> int:
         click.echo(f"penstock: {error}", err=True)
         return ERROR_EXIT_STATUS
     except BrokenPipeError:
-        # The reader of our output has enough, `head` for example. What Python still holds for the
-        # pipe must go nowhere, or its closing would complain.
+        # The reader of the output, `head` for example, has closed the pipe. Output that Python
+        # still holds for the pipe goes to /dev/null, or closing the stream would complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR_EXIT_STATUS
     except KeyboardInterrupt:
@@ -94,6 +96,11 @@ def _run() -> int:
     except SystemExit as end:  # click's, where its own output finds no reader
         return end.code if isinstance(end.code, int) else ERROR_EXIT_STATUS
     except OSError as error:
-        click.echo(f"penstock: {error}", err=True)
+        # `str` of such an error begins with its number: "[Errno 2] No such file or directory".
+        said = error.strerror or str(error) or type(error).__name__
+        click.echo(
+            f"penstock: {error.filename}: {said}" if error.filename else f"penstock: {said}",
+            err=True,
+        )
         return ERROR_EXIT_STATUS
     return result if isinstance(result, int) else 0

@@ -1,4 +1,4 @@
-"""Options and arguments that commands share."""
+"""Commands share these options and arguments."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -18,7 +18,7 @@ Command = Callable[..., object]
 
 
 def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """One decorator of several, whose options are listed in their order here."""
+    """Join several decorators into one; `--help` lists the options in this order."""
 
     def decorate(command: Command) -> Command:
         for option in reversed(options):
@@ -29,7 +29,7 @@ def together(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
 
 
 def server_option(command: Command) -> Command:
-    """--server, which every command that speaks Kafka's protocol takes."""
+    """Add --server, which every command that speaks Kafka's protocol takes."""
     return click.option(
         "--server",
         metavar="HOST:PORT",
@@ -37,12 +37,12 @@ def server_option(command: Command) -> Command:
         default=DEFAULT_SERVER,
         show_default=True,
         show_envvar=True,
-        help="A server to connect to.",
+        help="The server to connect to.",
     )(command)
 
 
 def timeout_option(command: Command) -> Command:
-    """--timeout, the deadline of each request."""
+    """Add --timeout, the deadline of each request."""
     return click.option(
         "--timeout",
         "timeout_s",
@@ -50,22 +50,22 @@ def timeout_option(command: Command) -> Command:
         type=click.FloatRange(min=0.1),
         default=30.0,
         show_default=True,
-        help="Longest that one request may take.",
+        help="Longest time that one request may take.",
     )(command)
 
 
 def json_option(command: Command) -> Command:
-    """--json."""
+    """Add --json."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
 def connect(server: str, timeout_s: float) -> Client:
-    """A client of the server that --server names."""
+    """Return a client of the server that --server names."""
     return Client(parse_address(server, setting="--server"), timeout_s=timeout_s)
 
 
 def parse_pairs(pairs: Sequence[str], *, option: str) -> dict[str, str]:
-    """NAME=VALUE texts as a mapping. Raises: click.BadParameter."""
+    """Turn NAME=VALUE texts into a mapping. Raises: click.BadParameter."""
     values = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -76,25 +76,29 @@ def parse_pairs(pairs: Sequence[str], *, option: str) -> dict[str, str]:
 
 
 def parse_time(text: str) -> int:
-    """A time as ms since the epoch: such a number, or ISO 8601, in UTC where it names no zone.
+    """Read a time as ms since the epoch from such a number or from ISO 8601, which is UTC without a
+    zone.
 
     Raises:
-        InvalidRequestError: it is neither, or before 1970, or in no record's 64 bits.
+        InvalidRequestError: the text is neither, or the time is before 1970 or beyond 64 bits.
     """
     if text.isascii() and text.isdigit():
-        # The number of digits first: Python refuses to read some thousand of them.
+        # The number of digits is checked first, since Python refuses to read a few thousand digits.
         if len(text) > len(str(_TIME_MS_MAX)) or int(text) > _TIME_MS_MAX:
-            raise InvalidRequestError("read time", text[:40], f"more ms than {_TIME_MS_MAX}")
+            raise InvalidRequestError("read time", text[:40], f"it is above {_TIME_MS_MAX} ms")
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidRequestError(
-            "read time", text, "not ms since the epoch, nor ISO 8601", "2026-01-31T12:00:00"
+            "read time",
+            text,
+            "it is neither ms since the epoch nor ISO 8601",
+            "for example 2026-01-31T12:00:00",
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     if moment < _EPOCH:
-        # Below zero a server reads its own words, such as -1 for the latest offset.
+        # A negative time has another meaning for a server, such as -1 for the latest offset.
         raise InvalidRequestError("read time", text, "it is before 1970")
     return (moment - _EPOCH) // timedelta(milliseconds=1)

@@ -1,4 +1,4 @@
-"""Options that all commands of `penstock pipeline` share, and what is made of them."""
+"""Commands of `penstock pipeline` share these options, and make clients and engines from them."""
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,11 +22,11 @@ ENGINES: Final = ("spark", "local")
 
 
 def pipeline_option(name: str, *names: str, **attributes: Any) -> Callable[[Command], Command]:
-    """An option that the environment may give, too: PENSTOCK_PIPELINE_ and the option's name, as in
-    the section [pipeline] of a file.
+    """Make an option that the environment may give, too, as PENSTOCK_PIPELINE_NAME, and the section
+    [pipeline] of a file.
 
     Args:
-        name: with its dashes.
+        name: the option's name with its dashes.
         names, attributes: as `click.option` takes them.
     """
     variable = ENVIRONMENT_PREFIX + name.removeprefix("--").replace("-", "_").upper()
@@ -34,7 +34,7 @@ def pipeline_option(name: str, *names: str, **attributes: Any) -> Callable[[Comm
 
 
 def door_options(command: Command) -> Command:
-    """--url, --secret-file and --access: how the cluster is reached; see `make_door`."""
+    """Add --url, --secret-file and --access, which say how to reach a cluster; see `make_door`."""
     return together(
         pipeline_option(
             "--url",
@@ -49,8 +49,8 @@ def door_options(command: Command) -> Command:
             "--secret-file",
             metavar="FILE",
             default="",
-            help="A file with the cluster's secret, on this machine and on executors. Else "
-            "PENSTOCK_CLUSTER_SECRET_FILE or PENSTOCK_CLUSTER_SECRET.",
+            help="A file with the cluster's secret, on this machine and on executors. Without it "
+            "PENSTOCK_CLUSTER_SECRET_FILE or PENSTOCK_CLUSTER_SECRET gives the secret.",
         ),
         pipeline_option(
             "--access",
@@ -58,14 +58,14 @@ def door_options(command: Command) -> Command:
             type=click.Choice(("auto", "agent", "ambient")),
             default="auto",
             show_default=True,
-            help="How objects are reached: by presigned URLs where the store can make them, "
+            help="How objects are reached: auto: by presigned URLs where the store can make them, "
             "through the agent, or with the executors' own credentials.",
         ),
     )(command)
 
 
 def make_door(urls: tuple[str, ...], secret_file: str, objects: str) -> "DoorOptions":
-    """What the options of `door_options` say. Raises: InvalidRequestError, NotFoundError."""
+    """Read the options of `door_options`. Raises: InvalidRequestError, NotFoundError."""
     made: DoorOptions = _imported("penstock.pipeline.client", "DoorOptions")(
         urls=tuple(base_url(url) for url in urls), secret_file=secret_file, objects=objects
     )
@@ -73,49 +73,50 @@ def make_door(urls: tuple[str, ...], secret_file: str, objects: str) -> "DoorOpt
 
 
 def catalog_options(command: Command) -> Command:
-    """--warehouse, --catalog, --catalog-property and --registry: where tables are, and what their
-    values are read by; see `make_catalog`."""
+    """Add --warehouse, --catalog, --catalog-property and --registry, which say where tables are and
+    how their values are read; see `make_catalog`."""
     return together(
         pipeline_option(
             "--warehouse",
             metavar="LOCATION",
             default="warehouse",
             show_default=True,
-            help="Of the tables: a directory, or s3://BUCKET/PREFIX.",
+            help="Where tables are: a directory, or s3://BUCKET/PREFIX.",
         ),
         pipeline_option(
             "--catalog",
             metavar="NAME",
             default="penstock",
             show_default=True,
-            help="The catalog's name, also in PyIceberg's configuration.",
+            help="The catalog's name, which PyIceberg's configuration may describe.",
         ),
         pipeline_option(
             "--catalog-property",
             "catalog_properties",
             metavar="KEY=VALUE",
             multiple=True,
-            help="PyIceberg's, such as type=rest or uri=...; without any, SQLite in the "
-            "warehouse. Secrets come from the environment: PYICEBERG_CATALOG__NAME__TOKEN.",
+            help="A property of PyIceberg's catalog, such as type=rest or uri=...; without any, "
+            "the catalog is SQLite in the warehouse. Secrets come from the environment: "
+            "PYICEBERG_CATALOG__NAME__TOKEN.",
         ),
         registry_option,
     )(command)
 
 
 def registry_option(command: Command) -> Command:
-    """--registry, which `catalog_options` holds."""
+    """Add --registry, which `catalog_options` adds, too."""
     return pipeline_option(
         "--registry",
         metavar="URL",
         default="",
-        help="Schema registry of typed tables; values are of its wire format.",
+        help="URL of the schema registry of typed tables, whose values have its wire format.",
     )(command)
 
 
 def make_catalog(
     warehouse: str, catalog: str, catalog_properties: tuple[str, ...]
 ) -> "CatalogSettings":
-    """What the options of `catalog_options` say. Raises: click.BadParameter, NotFoundError."""
+    """Read the options of `catalog_options`. Raises: click.BadParameter, NotFoundError."""
     made: CatalogSettings = _imported("penstock.pipeline.tables.settings", "CatalogSettings")(
         warehouse=warehouse,
         name=catalog,
@@ -125,18 +126,18 @@ def make_catalog(
 
 
 def engine_options(command: Command) -> Command:
-    """--engine, --master, --memory, --workers and --ui-port; see `make_engine`."""
+    """Add --engine, --master, --memory, --workers and --ui-port; see `make_engine`."""
     return together(
         pipeline_option(
             "--engine",
             type=click.Choice(ENGINES),
-            help="Spark, or threads of this machine.  [default: spark where PySpark is installed, "
-            "else local]",
+            help="spark, or local: threads of this machine.  [default: spark where PySpark is "
+            "installed, else local]",
         ),
         pipeline_option(
             "--master",
             metavar="URL",
-            help="Spark's: local[N], a cluster's URL, or sc://HOST:PORT for Spark Connect.  "
+            help="Spark's master: local[N], a cluster's URL, or sc://HOST:PORT for Spark Connect.  "
             "[default: SPARK_REMOTE or SPARK_MASTER of the environment, else local[*]]",
         ),
         pipeline_option(
@@ -144,7 +145,7 @@ def engine_options(command: Command) -> Command:
             metavar="SIZE",
             default="1g",
             show_default=True,
-            help="Of the Java that a local Spark runs in.",
+            help="Memory of the Java process that a local Spark runs in.",
         ),
         pipeline_option(
             "--workers",
@@ -158,8 +159,8 @@ def engine_options(command: Command) -> Command:
             metavar="PORT",
             type=click.IntRange(min=-1, max=65535),
             default=-1,
-            help="Port of Spark's web page, of a local Spark on 127.0.0.1; 0: any free one. "
-            "Without it there is none.",
+            help="Port of Spark's web page, which a local Spark serves on 127.0.0.1; 0: any free "
+            "port. Without this option there is no page.",
         ),
     )(command)
 
@@ -173,13 +174,13 @@ def make_engine(
     *,
     conf: Mapping[str, str] | None = None,
 ) -> "EngineChoice":
-    """What the options of `engine_options` say.
+    """Read the options of `engine_options`.
 
     Args:
         conf: further settings of Spark.
 
     Raises:
-        InvalidRequestError: a master for the local engine.
+        InvalidRequestError: the local engine is to have a master.
     """
     made: EngineChoice = _imported("penstock.pipeline.engine_choice", "choose_engine")(
         engine, master, memory=memory, workers=workers, ui_port=ui_port, conf=conf
@@ -191,14 +192,15 @@ def make_engine(
 def open_engine(
     choice: "EngineChoice", *, urls: Sequence[str] = (), warehouse: str = ""
 ) -> Iterator["Engine"]:
-    """The engine of `make_engine`, stopped at the end. A line says what runs, and where.
+    """Yield the engine that `make_engine` chose, and stop it at the end. A line on standard error
+    says what runs, and where.
 
     Args:
-        urls: of the agents.
-        warehouse: of the tables.
+        urls: the agents' URLs, for this line.
+        warehouse: the warehouse of the tables, for this line.
 
     Raises:
-        NotFoundError: what it needs is not installed.
+        NotFoundError: a package that the engine needs is not installed.
     """
     say_start(choice, urls=urls, warehouse=warehouse)
     with _imported("penstock.pipeline.engine_choice", "opened")(choice) as engine:
@@ -206,7 +208,7 @@ def open_engine(
 
 
 def say_start(choice: "EngineChoice", *, urls: Sequence[str] = (), warehouse: str = "") -> None:
-    """Write the line that says what runs, and where, to standard error."""
+    """Write a line to standard error that says what runs, and where."""
     parts = [str(choice)]
     if warehouse:
         parts.append(f"warehouse {warehouse}")
@@ -216,7 +218,7 @@ def say_start(choice: "EngineChoice", *, urls: Sequence[str] = (), warehouse: st
 
 
 def _imported(module: str, name: str) -> Any:
-    """A name of a module that needs what only the extra `spark` installs."""
+    """Import a name from a module that needs the extra `spark`."""
     try:
         return getattr(importlib.import_module(module), name)
     except ImportError as error:

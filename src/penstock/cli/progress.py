@@ -1,4 +1,4 @@
-"""A progress line on standard error, on a terminal only; nothing at all in a pipe."""
+"""A progress line is drawn on standard error if that is a terminal, and never into a pipe."""
 
 import sys
 import time
@@ -10,12 +10,12 @@ BAR_CELLS: Final = 24
 
 
 class Progress:
-    """One line, drawn over and over, erased at the end.
+    """One line that is drawn again and again, and erased at the end.
 
     Args:
-        label: what is counted, for example "records".
-        total: of `done` when it is over; None where that is not known.
-        enabled: None: if standard error is a terminal.
+        label: the name of the counted things, for example "records".
+        total: the value of `done` at the end; None: not known.
+        enabled: whether the line is drawn; None: if standard error is a terminal.
     """
 
     def __init__(self, label: str, *, total: int | None, enabled: bool | None = None) -> None:
@@ -40,11 +40,11 @@ class Progress:
             sys.stderr.flush()
 
     def update(self, done: int, count: int) -> None:
-        """Say how far it is.
+        """Draw the line for the present progress.
 
         Args:
-            done: of `total`, for the bar.
-            count: of what the label names, for the number and the rate.
+            done: the part of `total` that is done, for the bar.
+            count: the number of counted things so far, for the number and the rate.
         """
         if not self._enabled:
             return
@@ -57,7 +57,7 @@ class Progress:
         sys.stderr.flush()
 
     def line(self, done: int, count: int, elapsed_s: float) -> str:
-        """The text of the line."""
+        """Return the text of the line."""
         rate = count / elapsed_s if elapsed_s > 0 else 0.0
         text = f"{count:,} {self._label}  {rate:,.0f}/s"
         if not self.total:

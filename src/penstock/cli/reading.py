@@ -1,7 +1,7 @@
-"""Reading topics by librdkafka: partitions from given offsets on, or what a group assigns.
+"""Topics are read by librdkafka: given partitions from given offsets, or what a group assigns.
 
-librdkafka goes on by itself after a server was away. That it is away is known from its log, which
-makes the reader look whether any server can be reached (`penstock.cli.client.patience`).
+librdkafka goes on by itself after a server was away. Its log says when a server is away; then the
+reader looks whether any server can be reached (`penstock.cli.client.patience`).
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ WAIT_S: Final = 0.1
 COMMIT_INTERVAL_S: Final = 5.0
 SESSION_MS: Final = 30_000
 ENDING_S: Final = 15.0
-"""For the last commit, and for leaving the group."""
+"""Seconds for the last commit, and for leaving the group."""
 ENDING_IN_DOUBT_S: Final = 1.0
-"""For leaving a group whose coordinator may be away."""
+"""Seconds for leaving a group whose coordinator may be away."""
 OF_NO_GROUP: Final = "penstock-consume"
-"""librdkafka wants a group's name of every consumer. No group is made of it where partitions are
-assigned by hand and nothing is committed."""
+"""librdkafka requires every consumer to name a group. Where partitions are assigned by hand and
+nothing is committed, no group of this name is created."""
 FETCH_BACKOFF_MS: Final = 10
-"""Pause after the queue was full. In librdkafka's default, a second, a million records are read."""
+"""The pause after librdkafka's queue was full. Its default is a second, and in a second a million
+records are read."""
 
 TOPIC_UNKNOWN_MS: Final = 1000
 
@@ -49,13 +50,13 @@ _GONE_ON: Final = frozenset(
     {"REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "_ASSIGNMENT_LOST"}
     | {"UNKNOWN_TOPIC_OR_PART"}
 )
-"""What a commit fails by where the group went on without this member, or a topic was deleted: there
-is nothing to commit any more."""
+"""Errors of a commit after the group went on without this member, or after a topic was deleted.
+Then nothing is left to commit."""
 _NOT_THERE: Final = frozenset({"_AUTO_OFFSET_RESET", "_LOG_TRUNCATION"})
 _BY_ITSELF: Final = frozenset(
     {"_MAX_POLL_EXCEEDED", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT"}
 )
-"""After which librdkafka connects, or joins, again."""
+"""After these errors librdkafka connects again, or joins the group again, by itself."""
 _error_of = methodcaller("error")
 
 Batches = Generator[Sequence["Message"], None, None]
@@ -63,8 +64,11 @@ Batches = Generator[Sequence["Message"], None, None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Where to begin where nothing is committed: `timestamp` is EARLIEST, LATEST or a time in
-    ms; `offset` wins over it; a negative one counts from the end."""
+    """The start of a partition of which nothing is committed.
+
+    `timestamp` is EARLIEST, LATEST or a time in ms since the epoch. `offset` has precedence; a
+    negative offset counts from the end.
+    """
 
     timestamp: int = LATEST
     offset: int | None = None
@@ -74,8 +78,9 @@ class Reader:
     """A consumer whose events are taken care of. Not for several threads.
 
     Args:
-        group: None: `assign` says what is read, and nothing is committed.
-        start: where a partition begins of which nothing is committed.
+        group: the name of the group to join; None: the caller calls `assign`, and nothing is
+            committed.
+        start: the start of partitions without a committed offset.
     """
 
     def __init__(self, client: Client, group: str | None, start: Start) -> None:
@@ -99,18 +104,18 @@ class Reader:
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "enable.partition.eof": True,
-                # Where to go on is found here, and said.
+                # `_go_on_nearby` finds where to go on, and prints it.
                 "auto.offset.reset": "error",
                 "isolation.level": "read_uncommitted",
                 "check.crcs": True,
                 "fetch.queue.backoff.ms": FETCH_BACKOFF_MS,
-                # That a topic is there was seen; one that is not there any more was deleted.
+                # The topics were there at the start, so a topic that is missing now was deleted.
                 "topic.metadata.propagation.max.ms": TOPIC_UNKNOWN_MS,
             }
         )
 
     def subscribe(self, names: Sequence[str]) -> None:
-        """Read what the group assigns of these topics."""
+        """Read the partitions of these topics that the group assigns."""
         self._is_joining = True
         self._names = list(names)
         self._consumer.subscribe(
@@ -120,7 +125,7 @@ class Reader:
     def assign(
         self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int] | None
     ) -> None:
-        """Read these partitions from these offsets on, up to `ends`; None: without an end."""
+        """Read these partitions from these offsets, up to `ends`; None: without an end."""
         self._names = list({place.topic: None for place in positions})
         self._begun = dict(positions)
         if ends is not None:
@@ -129,15 +134,15 @@ class Reader:
 
     @property
     def is_over(self) -> bool:
-        """Whether there are ends, and every one was reached."""
+        """Whether there are ends, and all of them were reached."""
         return self._ends is not None and not self._ends
 
     def read(self) -> Sequence[Message]:
-        """Take what came, or nothing after a short while.
+        """Return the messages that came, or none after a short while.
 
         Raises:
             RetryableError: no server can be reached; the next call goes on.
-            RefusedError: a topic is gone, for example.
+            RefusedError: for example, a topic is gone.
             CorruptDataError: a batch's CRC is wrong.
         """
         while self._events:
@@ -146,7 +151,7 @@ class Reader:
         found: Sequence[Message]
         found = self._consumer.consume(BATCH_COUNT, 0) or self._consumer.consume(1, WAIT_S)
         if any(map(_error_of, found)):
-            # Next time: what came before them must not be lost by an error.
+            # Errors are kept for the next call, so that messages before them aren't lost.
             self._events = [message for message in found if message.error() is not None]
             found = [message for message in found if message.error() is None]
         if self._ends is not None:
@@ -156,13 +161,13 @@ class Reader:
         return found
 
     def printed(self, messages: Iterable[Message]) -> None:
-        """Take note of what may be committed."""
+        """Note which messages were printed, so that their offsets may be committed."""
         if self._group is not None:
             for message in messages:
                 self._printed[_partition_of(message)] = (message.offset() or 0) + 1
 
     def commit(self) -> None:
-        """Commit what was printed; that the group went on without this member is no error.
+        """Commit what was printed. A group that went on without this member is not an error.
 
         Raises:
             RetryableError: the coordinator doesn't answer.
@@ -170,7 +175,7 @@ class Reader:
         rows = self._to_commit()
         if rows:
             if self._is_in_doubt:
-                # A commit would wait for long for a server that isn't there.
+                # This fails at once if the server isn't there; a commit would wait for long.
                 self.client.look_again([], [])
             operation, group = "commit offsets of group", str(self._group)
             within(ENDING_S, operation, group, lambda: self._commit(rows), self._log)
@@ -182,7 +187,7 @@ class Reader:
         is_joining = self._is_joining
         wait_s = ENDING_IN_DOUBT_S if self._is_in_doubt else ENDING_S
         with contextlib.suppress(RetryableError):
-            # Others then wait for the session's end, as after a crash.
+            # If this fails, other members wait for the session's end, as after a crash.
             within(wait_s, "leave group", group, self._consumer.close, self._log)
             if is_joining and member_id:
                 leave_group(self.client, group, member_id)
@@ -215,15 +220,16 @@ class Reader:
         self._is_joining = False
 
     def _give_up(self, _consumer: Consumer, _partitions: list[Place]) -> None:
-        """Called by librdkafka in a call of this reader, before the group gives these to others."""
+        """Commit before the group gives these partitions to other members. librdkafka calls this
+        during a call of this reader."""
         if rows := self._to_commit():
             with contextlib.suppress(self._kafka.KafkaException):
-                # What isn't committed is read again, by the member that has it next.
+                # Records that aren't committed are read again by the partition's next member.
                 self._commit(rows)
         self._lose(_consumer, _partitions)
 
     def _lose(self, _consumer: Consumer, _partitions: list[Place]) -> None:
-        # Not committed by now means never: it may be another member's already.
+        # What isn't committed by now never will be: the partition may be another member's already.
         self._printed.clear()
         self._begun.clear()
         self._is_joining = True
@@ -233,7 +239,8 @@ class Reader:
         assert error is not None
         name, place = error.name(), _partition_of(event)
         if name == "_PARTITION_EOF":
-            # Nothing lies before an end where the last records were cleaned away, for example.
+            # The end is reached without a record where compaction removed the last ones, for
+            # example.
             if self._ends is not None and (event.offset() or 0) >= self._ends.get(place, 0):
                 self._ends.pop(place, None)
         elif name in _NOT_THERE:
@@ -244,12 +251,11 @@ class Reader:
             raise translated(error, "fetch", subject, failure=self._log.failure)
 
     def _go_on_nearby(self, place: TopicPartition, offset: int) -> None:
-        """Read on from the nearest record that is there, or from the start if nothing was
-        committed."""
+        """Go on at the nearest record that is there, or at the start if nothing was committed."""
         rows = self._consumer.position(self._consumer.assignment())
         positions = {TopicPartition(row.topic, row.partition): row.offset for row in rows}
         if place not in positions:
-            return  # another member's by now
+            return  # the partition is another member's by now
         if offset >= 0:
             first = self.client.admin.list_offsets([place], EARLIEST)[place]
             end = self.client.admin.list_offsets([place], LATEST)[place]
@@ -276,7 +282,7 @@ class Reader:
         ends, kept = self._ends, []
         assert ends is not None
         for message in messages:
-            # A plain tuple finds what is kept by a partition, and is made three times as fast.
+            # A plain tuple is equal to a TopicPartition as a key, and is made three times as fast.
             place, offset = (message.topic(), message.partition()), message.offset() or 0
             end = ends.get(place, 0)  # type: ignore[call-overload]
             if offset < end:
@@ -302,10 +308,10 @@ def read_alone(
     until_end: bool,
     patience: Patience,
 ) -> Batches:
-    """Read partitions, all or `only` those of these numbers.
+    """Read all partitions, or `only` these.
 
     Raises:
-        RetryableError: at once before the first round, later at the end of patience.
+        RetryableError: at once before the first round, later when patience has ended.
         RefusedError: a topic or partition does not exist.
     """
     client = reader.client
@@ -342,18 +348,18 @@ def read_as_member(
     patience: Patience,
     commit_interval_s: float = COMMIT_INTERVAL_S,
 ) -> Batches:
-    """Read what the group assigns, from what is committed on, else from the reader's start.
+    """Read what the group assigns, from the committed offset, else from the reader's start.
 
-    The caller may let this wait longer than the member may be silent: the group then goes on
-    without it, it joins again, and what was printed meanwhile is printed once more by the member
-    that has it assigned.
+    The caller may pause between records for longer than a member may be silent. Then the group goes
+    on without this member, which joins again; records that this member printed meanwhile are
+    printed once more by the member that gets their partition.
 
     Raises:
-        RetryableError: a topic can't be looked up, or patience is at its end.
+        RetryableError: a topic can't be looked up, or patience has ended.
         RefusedError: a topic does not exist, or the group doesn't want this member.
     """
     for name in names:
-        reader.client.topic(name)  # says at once which one does not exist
+        reader.client.topic(name)  # raises at once if the topic does not exist
     try:
         reader.subscribe(names)
         committed_s = time.monotonic()
@@ -378,7 +384,7 @@ def read_as_member(
 def start_positions(
     client: Client, partitions: Sequence[TopicPartition], start: Start
 ) -> dict[TopicPartition, int]:
-    """The offset of each partition at which reading begins."""
+    """Return the offset of each partition at which reading begins."""
     ends = client.admin.list_offsets(partitions, LATEST)
     if start.offset is not None:
         firsts = client.admin.list_offsets(partitions, EARLIEST)
@@ -397,7 +403,7 @@ def start_positions(
     if start.timestamp == LATEST:
         return ends
     found = client.admin.list_offsets(partitions, start.timestamp)
-    # No record is that young: what comes next will be.
+    # A partition without a record that young begins at its end: later records will be young enough.
     return {
         partition: offset if offset >= 0 else ends[partition] for partition, offset in found.items()
     }

@@ -1,11 +1,11 @@
-"""Records as lines of text: what `produce` reads and `consume` prints. Pure.
+"""`produce` reads records from lines of text, and `consume` prints records as such lines. Pure.
 
-Format `text`: the value, after the key and a separator where one is asked for.
+Format `text`: the value; with a key separator, the key, the separator and the value.
 Format `json`: one object per line with key, value, headers, timestamp (ms since the epoch),
-partition and, when printed, topic and offset (taken and ignored when read). Keys and values are
-UTF-8 text, null, or {"base64": "..."} where bytes are no text; a JSON value that is no text is
-produced as its JSON. A tombstone says `"value": null`: a line without a value, or with a field
-that is not known, is refused, since a misspelt name would otherwise delete its key's record.
+partition and, when printed, topic and offset (accepted and ignored when read). Keys and values are
+UTF-8 text, null, or {"base64": "..."} for bytes that aren't UTF-8; a JSON value other than text is
+produced as its JSON. A tombstone says `"value": null`: a line without a value, or with an unknown
+field, is refused, since a misspelt name would otherwise delete its key's record.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 FIELDS: Final = ("key", "value", "headers", "timestamp", "partition", "topic", "offset")
-"""What a line of JSON may have."""
+"""The fields that a line of JSON may have."""
 TIMESTAMP_MIN: Final = -1
-"""A record without a timestamp."""
+"""The timestamp of a record that has none."""
 TIMESTAMP_MAX: Final = (1 << 63) - 2
-"""Of which the difference to the least still fits 64 bits, as a batch holds them."""
+"""The greatest timestamp. Its difference to the least one still fits 64 bits, as a batch needs."""
 
 
 class Place:
-    """Where a line is, for errors; moved from line to line."""
+    """The place of a line, for errors. One object is moved from line to line."""
 
     __slots__ = ("number", "source")
 
@@ -48,7 +48,7 @@ class Place:
 
 
 class _PlainLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A line of JSON as nearly all are: texts and numbers only."""
+    """A line of JSON that has texts and numbers only, as nearly all lines do."""
 
     value: str | None
     key: str | None = None
@@ -65,11 +65,11 @@ _PLAIN: Final = msgspec.json.Decoder(_PlainLine)
 def read_text_line(
     line: bytes, *, key_separator: bytes, headers: Headers, place: Place
 ) -> NewRecord:
-    """A record of a line of text with a key.
+    """Read a record from a line of text with a key.
 
     Args:
-        line: without its end.
-        headers: for each record.
+        line: the line without its end.
+        headers: the headers of the record.
 
     Raises:
         InvalidRequestError: the separator is missing; names `place`.
@@ -77,23 +77,23 @@ def read_text_line(
     key, separator, value = line.partition(key_separator)
     if not separator:
         raise InvalidRequestError(
-            "read record", str(place), f"no key separator {key_separator.decode()!r} in the line"
+            "read record", str(place), f"the line has no key separator {key_separator.decode()!r}"
         )
     return NewRecord(key=key, value=value, headers=headers)
 
 
 def read_json_line(line: bytes, *, headers: Headers, place: Place) -> NewRecord:
-    """A record of a line of JSON.
+    """Read a record from a line of JSON.
 
     Raises:
-        InvalidRequestError: the line is not such an object, has a field of another name, or no
-            value; names `place`.
+        InvalidRequestError: the line is not such an object, has an unknown field, or no value;
+            names `place`.
     """
     try:
         plain = _PLAIN.decode(line)
     except (ValueError, RecursionError):
-        # msgspec's own errors too, which are ValueErrors: what else a line may hold, and what is
-        # wrong with it, is found out slowly.
+        # The slow way reads what else a line may hold, or finds out what is wrong with the line.
+        # msgspec's errors come here, too, since they are ValueErrors.
         return read_any_json_line(line, headers=headers, place=place)
     if plain.timestamp is not None and not _is_timestamp(plain.timestamp):
         return read_any_json_line(line, headers=headers, place=place)
@@ -108,7 +108,10 @@ def read_json_line(line: bytes, *, headers: Headers, place: Place) -> NewRecord:
 
 
 def read_any_json_line(line: bytes, *, headers: Headers, place: Place) -> NewRecord:
-    """What `read_json_line` must equal; eight times as slow. Raises: InvalidRequestError."""
+    """Read any line of JSON; `read_json_line` must equal this, and is eight times as fast.
+
+    Raises: InvalidRequestError.
+    """
     try:
         value = json.loads(line)
         if not isinstance(value, dict):
@@ -124,12 +127,12 @@ def read_any_json_line(line: bytes, *, headers: Headers, place: Place) -> NewRec
             partition=None if value.get("partition") is None else int(value["partition"]),
         )
     except (ValueError, TypeError, OverflowError, RecursionError, binascii.Error) as error:
-        detail = f"no record in JSON: {error}"
+        detail = f"the line is not a record in JSON: {error}"
         raise InvalidRequestError("read record", str(place), detail) from None
 
 
 def text_lines(messages: Sequence[Message], *, key_separator: bytes | None) -> bytes:
-    """Records as lines of text, each with its end; a null key or value is empty."""
+    """Return records as lines of text, each with its end; a null key or value is empty."""
     if key_separator is None:
         lines = [message.value() or b"" for message in messages]
     else:
@@ -142,7 +145,7 @@ def text_lines(messages: Sequence[Message], *, key_separator: bytes | None) -> b
 
 
 def json_lines(messages: Sequence[Message]) -> bytes:
-    """Records as lines of JSON, each with its end, as `json.dumps` would write them."""
+    """Return records as lines of JSON, each with its end, equal to those of `json.dumps`."""
     text, lines, topics = _to_json, [], dict[str | None, str]()
     for message in messages:
         name = message.topic()
@@ -150,7 +153,7 @@ def json_lines(messages: Sequence[Message]) -> bytes:
         if topic is None:
             topic = topics[name] = encode_basestring(name or "")
         headers: Any = message.headers()
-        # A list of pairs, since a header's name may occur more than once.
+        # Headers are a list of pairs, since a header's name may occur more than once.
         shown = (
             ", ".join(f"[{encode_basestring(key)}, {text(item)}]" for key, item in headers)
             if headers
@@ -168,7 +171,8 @@ def json_lines(messages: Sequence[Message]) -> bytes:
 def _check_fields(value: dict[str, object]) -> None:
     for name in value:
         if name not in FIELDS:
-            # Shortened, since a line may be of any length, and an error is one line of a screen.
+            # The name is shortened: a line may have any length, and an error is one line of a
+            # screen.
             near = difflib.get_close_matches(name[:40].lower(), FIELDS, n=1)
             meant = f", did you mean {near[0]!r}?" if near else ""
             raise ValueError(
@@ -216,7 +220,7 @@ def _encoded(text: str | None) -> bytes | None:
 def _to_json(data: bytes | str | None) -> str:
     if data is None:
         return "null"
-    if isinstance(data, str):  # nothing that was received is; the types say that it may be
+    if isinstance(data, str):  # the types allow text, but received data is always bytes
         return encode_basestring(data)
     try:
         return encode_basestring(data.decode())

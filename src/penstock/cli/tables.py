@@ -1,4 +1,4 @@
-"""What commands print: aligned tables for people, JSON for programs."""
+"""Commands print aligned tables and counts for people, and JSON for programs."""
 
 import json
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ import click
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print columns as wide as their widest cell, numbers to the right; nothing but the header
-    where there are no rows."""
+    """Print columns as wide as their widest cell, numbers to the right; only the header if there
+    are no rows."""
     cells = [[_text(cell) for cell in row] for row in rows]
     widths = [
         max(len(title), *(len(row[column]) for row in cells)) if cells else len(title)
@@ -23,6 +23,15 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None
             for cell, width, right in zip(line, widths, numeric, strict=True)
         )
         click.echo("  ".join(padded).rstrip())
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: "1 record", "1,234 records".
+
+    Args:
+        plural: the noun's plural where that is not the noun with an "s".
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def print_json(value: object) -> None:

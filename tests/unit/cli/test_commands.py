@@ -127,7 +127,7 @@ def test_a_refusal_is_our_error_with_the_codes_name(server: RunningServer, topic
         result = attempt(server, *arguments)
         assert isinstance(result.exception, PenstockError), arguments
         assert code in str(result.exception)
-    assert "is there already" in run(server, "topic", "create", topic, "--if-not-exists").stdout
+    assert "already exists" in run(server, "topic", "create", topic, "--if-not-exists").stdout
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

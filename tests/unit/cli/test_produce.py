@@ -221,7 +221,7 @@ def test_a_server_that_is_away_for_too_long_is_named_with_the_reason(tmp_path: P
             with pytest.raises(RetryableError) as raised:
                 producer.flush()
     assert str(raised.value).startswith("produce t")
-    assert str(raised.value).endswith(f": {broker.bootstrap}: Connection refused, for 1 s")
+    assert str(raised.value).endswith(f": {broker.bootstrap}: Connection refused; tried for 1 s")
 
 
 def test_what_the_buffer_has_no_room_for_waits(

@@ -197,7 +197,7 @@ def test_a_key_ends_at_the_first_separator() -> None:
     headers: list[tuple[str, bytes | None]] = [("h", b"x")]
     record = read_text_line(b"k::v::w", key_separator=b"::", headers=headers, place=HERE)
     assert (record.key, record.value, record.headers) == (b"k", b"v::w", headers)
-    with pytest.raises(InvalidRequestError, match="f line 7: no key separator"):
+    with pytest.raises(InvalidRequestError, match="f line 7: the line has no key separator"):
         read_text_line(b"none", key_separator=b"::", headers=[], place=HERE)
 
 

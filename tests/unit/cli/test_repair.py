@@ -182,7 +182,7 @@ def test_damage_is_listed_and_changed_only_when_asked(
         assert "5 to 5" in found.output
         assert "a note" in found.output
         assert (copy or " - ") in found.output + " - "
-        assert ("--yes brings back" in found.output) is bool(copy and not actions)
+        assert ("give --yes to bring back" in found.output) is bool(copy and not actions)
 
 
 def test_a_source_is_handed_on_as_it_is_found_from_here(
@@ -206,7 +206,7 @@ def test_a_person_is_asked_before_anything_is_brought_back(
         servers = Servers(answering(damage_run("damaged", copy="WAL 0"), "restored"))
         try:
             found = servers.run(stdin=said)
-            assert "bring back 1 runs from their copies?" in found.output
+            assert "bring back 1 run from copies?" in found.output
             assert [body["action"] for _, body in servers.asked()[1:]] == actions
         finally:
             servers.close()
@@ -239,7 +239,7 @@ def test_where_no_damage_is_known_it_says_what_makes_it_known() -> None:
     finally:
         servers.close()
     assert found.exit_code == 0
-    assert "--scan lets them read all that is stored" in found.output
+    assert "--scan lets them read everything stored" in found.output
 
 
 def test_what_only_another_agent_knows_is_listed_and_done_there() -> None:
@@ -284,8 +284,11 @@ def test_what_only_another_agent_knows_is_listed_and_done_there() -> None:
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
-        ({"status": "fenced", "http": "x", "wal_runs": 7}, "7 runs lie in its WAL"),
-        ({"status": "live", "http": "", "wal_runs": 0}, "its HTTP port is not known"),
+        ({"status": "fenced", "http": "x", "wal_runs": 7}, "its WAL holds 7 runs"),
+        (
+            {"status": "live", "http": "", "wal_runs": 0},
+            "the address of its HTTP port is not known",
+        ),
         ({"status": "live", "http": "127.0.0.1:9", "wal_runs": 0}, "refused"),
         ({"status": "fenced", "http": "x", "wal_runs": 0}, None),
     ],

@@ -143,7 +143,7 @@ def test_a_start_applies_what_the_database_lacks(tmp_path: Path) -> None:
     assert not report.findings
     assert (report.unapplied_entries, report.unapplied_in_wal, report.records) == (2, 2, 3)
     told = CliRunner().invoke(root, ["verify", "--data", str(data)])
-    assert "2 entries of the journal are not in the database yet (2 of them only in" in told.output
+    assert "the last 2 of the journal's entries yet (2 of them are only in" in told.output
     assert (
         json.loads(CliRunner().invoke(root, ["verify", "--data", str(data), "--json"]).stdout)[
             "unapplied_entries"

@@ -1,4 +1,4 @@
-"""Topics, their configs, offsets and groups, by librdkafka's AdminClient."""
+"""librdkafka's AdminClient makes requests about topics, their configs, offsets and groups."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from penstock.cli.client.topic_partition import TopicPartition
 from penstock.model.errors import RetryableError
 
 DEFAULT_COUNT: Final = -1
-"""Partitions or replicas as the server's settings say (KIP-464)."""
+"""The server chooses the number of partitions or replicas by its settings (KIP-464)."""
 EARLIEST: Final = -2
 LATEST: Final = -1
 FAILING_S: Final = 2.0
-"""How long an answer is waited for after a connection failed: librdkafka would try again up to its
-deadline, and most failures are a wrong address or a server that isn't there."""
+"""An answer is waited for only this long after a connection failed. librdkafka would try again
+until its deadline, but most failures are a wrong address or a server that isn't running."""
 _LOOK_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigValue:
-    """One config of a topic; `is_own` when it was set on the topic itself."""
+    """One config of a topic; `is_own` if it was set on the topic itself."""
 
     name: str
     value: str
@@ -34,7 +34,7 @@ class ConfigValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """One member and the partitions that it is assigned."""
+    """One member and the partitions that are assigned to it."""
 
     member_id: str
     instance_id: str
@@ -54,16 +54,16 @@ class GroupDescription:
 
 
 class Admin:
-    """Requests, one at a time.
+    """Makes requests, one at a time.
 
     Args:
-        settings: of `librdkafka.settings`.
-        timeout_s: longest that one request may take.
-        log: the one in `settings`.
+        settings: made by `librdkafka.settings`.
+        timeout_s: the longest time that one request may take.
+        log: the log in `settings`.
 
     Every method raises:
         RetryableError: no answer in time, or no connection.
-        RefusedError: the server refuses it.
+        RefusedError: the server refuses the request.
     """
 
     def __init__(self, settings: Mapping[str, object], timeout_s: float, log: Log) -> None:
@@ -91,7 +91,7 @@ class Admin:
     def alter_configs(
         self, name: str, *, set_values: Mapping[str, str], delete_names: Sequence[str]
     ) -> None:
-        """Set some configs of a topic and give others back to their defaults."""
+        """Set some configs of a topic and reset others to their defaults."""
         admin = self._kafka.admin
         kinds = admin.AlterConfigOpType
         changes = [(key, value, kinds.SET) for key, value in set_values.items()]
@@ -104,7 +104,7 @@ class Admin:
         self._ask("alter configs", name, self._client.incremental_alter_configs, [resource])
 
     def describe_configs(self, name: str) -> list[ConfigValue]:
-        """A topic's configs in effect, by name."""
+        """List a topic's configs in effect, by name."""
         admin = self._kafka.admin
         own = admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
         resource = admin.ConfigResource(admin.ResourceType.TOPIC, name)
@@ -117,14 +117,14 @@ class Admin:
     def list_offsets(
         self, partitions: Iterable[TopicPartition], timestamp: int
     ) -> dict[TopicPartition, int]:
-        """An offset for each partition.
+        """Look up an offset for each partition.
 
         Args:
-            timestamp: EARLIEST, LATEST, or a time in ms since the epoch, for the first record
-                whose timestamp is not below it.
+            timestamp: EARLIEST, LATEST, or a time in ms since the epoch: the offset of the first
+                record that has this timestamp or a later one.
 
         Returns:
-            Offsets; -1 where no record is that young.
+            Offsets; -1 for a partition without such a record.
         """
         kind = self._kafka.admin.OffsetSpec
         spec = {EARLIEST: kind.earliest, LATEST: kind.latest}.get(
@@ -142,7 +142,7 @@ class Admin:
         }
 
     def describe_group(self, group_id: str) -> GroupDescription:
-        """One group."""
+        """Describe one group."""
         found = self._ask(
             "describe group", group_id, self._client.describe_consumer_groups, [group_id]
         )
@@ -166,7 +166,7 @@ class Admin:
         )
 
     def committed_offsets(self, group_id: str) -> dict[TopicPartition, int]:
-        """A group's committed offsets; partitions without one are left out."""
+        """Look up a group's committed offsets; partitions without one are left out."""
         group = self._kafka.ConsumerGroupTopicPartitions(group_id)
         found = self._ask(
             "fetch offsets of group", group_id, self._client.list_consumer_group_offsets, [group]
@@ -178,7 +178,7 @@ class Admin:
         }
 
     def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets from outside, for a group without members."""
+        """Commit offsets for a group without members."""
         parts = [self._kafka.TopicPartition(*key, offset) for key, offset in offsets.items()]
         group = self._kafka.ConsumerGroupTopicPartitions(group_id, parts)
         found = self._ask(
@@ -200,7 +200,7 @@ class Admin:
     def _ask(
         self, operation: str, subject: str, call: Callable[..., Mapping[Any, Any]], what: list[Any]
     ) -> Any:
-        """Make a call for one thing, whose answer is a future by that thing."""
+        """Make a call for one topic or group, whose answer is a mapping from it to a future."""
         (future,) = call(what, request_timeout=self._timeout_s).values()
         return self._result(operation, subject, future)
 
@@ -211,7 +211,7 @@ class Admin:
             try:
                 return future.result(_LOOK_S)
             except TimeoutError:
-                self._client.poll(0)  # hands over librdkafka's log
+                self._client.poll(0)  # librdkafka passes its log lines on in this call
                 if log.failure_count == failed_before:
                     continue
                 if failing_s is None:
@@ -223,5 +223,5 @@ class Admin:
 
 
 def _state(name: str) -> str:
-    """The protocol's name of a group's state, for librdkafka's: Stable for STABLE."""
+    """Return the protocol's name of a group's state for librdkafka's: Stable for STABLE."""
     return "".join(word.title() for word in name.replace("REBALANCING", "REBALANCE").split("_"))

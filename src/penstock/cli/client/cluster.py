@@ -1,6 +1,8 @@
-"""A cluster as the commands see it: one typed connection for what is asked about it, and librdkafka
-for the rest. A command asks over the connection first, so that a wrong address is an error at
-once."""
+"""Commands reach a cluster over one typed connection, and by librdkafka.
+
+Questions about the cluster go over the connection, and come first, so that a wrong address is an
+error at once. librdkafka does the rest.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ from penstock.model.errors import RetryableError
 class TopicInfo:
     """One topic.
 
-    `topic_id` is its UUID as text, empty where the server gives none; `leaders` has the node that
-    leads each partition, in their order.
+    `topic_id` is the topic's UUID as text, "" where the server gives none; `leaders` has each
+    partition's leading node, in the order of the partitions.
     """
 
     name: str
@@ -36,11 +38,11 @@ class TopicInfo:
 
 
 class Client:
-    """A way to a cluster. Not for several threads.
+    """A client of a cluster. Not for several threads.
 
     Args:
-        bootstrap: any node.
-        timeout_s: longest that one request may take.
+        bootstrap: the address of any node.
+        timeout_s: the longest time that one request may take.
     """
 
     def __init__(self, bootstrap: Address, *, timeout_s: float) -> None:
@@ -56,29 +58,29 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; it is made again when it is needed."""
+        """Close the connection; the next request makes a new one."""
         if self._connection is not None:
             self._connection.close()
 
     def connection(self) -> Connection:
-        """The connection to the node that was named, or to another where it can't be reached.
+        """Return the connection to the named node, or to another node if that can't be reached.
 
         Raises:
-            RetryableError: none can be reached; the error is the first one's.
+            RetryableError: no node can be reached; the error is the named node's.
         """
         if self._connection is None or self._connection.closed:
             self._connection = self._connect()
         return self._connection
 
     def look_again(self, names: Sequence[str], places: Collection[TopicPartition]) -> None:
-        """See whether topics are still there, and their leaders can be reached now.
+        """Check that topics still exist, and that their leaders can be reached now.
 
         Args:
-            places: the partitions of which the leaders count; none: of all.
+            places: the partitions whose leaders must be reached; none: all partitions.
 
         Raises:
             RetryableError: a node can't be reached.
-            RefusedError: a topic does not exist any more.
+            RefusedError: a topic no longer exists.
         """
         self.close()
         leaders = {
@@ -91,18 +93,18 @@ class Client:
             Connection(address, timeout_s=self.timeout_s).close()
 
     def settings(self, log: Log) -> dict[str, object]:
-        """Return the settings of a librdkafka client; no connection is made."""
+        """Return the settings of a librdkafka client, without connecting."""
         return settings(self._bootstrap, self.timeout_s, log)
 
     @cached_property
     def admin(self) -> Admin:
-        """Administrative requests by librdkafka."""
-        self.connection()  # librdkafka would try for long to reach what isn't there
+        """Return librdkafka's administrative requests."""
+        self.connection()  # fails at once; librdkafka would try for long to reach a missing server
         log = Log()
         return Admin(self.settings(log), self.timeout_s, log)
 
     def metadata(self, names: Sequence[str] | None, *, create: bool = False) -> list[TopicInfo]:
-        """Topics by name; None: all topics.
+        """Look up topics by name; None: all topics.
 
         Args:
             create: whether the server may create topics that do not exist, if its settings do.
@@ -143,11 +145,11 @@ class Client:
         ]
 
     def topic(self, name: str, *, create: bool = False) -> TopicInfo:
-        """One topic. Raises: RefusedError, when it does not exist."""
+        """Look up one topic. Raises: RefusedError: the topic does not exist."""
         try:
             (topic,) = self.metadata([name], create=create)
         except RetryableError:
-            # A topic that is created by asking for it may have no leader in the first answer.
+            # A topic that the look-up has created may have no leader in the first answer.
             (topic,) = self.metadata([name], create=create)
         except RefusedError as error:
             if not create or error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

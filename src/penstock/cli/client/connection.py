@@ -1,8 +1,8 @@
-"""One connection to a server: requests and their answers, one at a time, versions negotiated.
+"""A typed connection to a server makes one request at a time, in a version that both sides speak.
 
-For what librdkafka does not ask, and to say at once, and why, that a server can't be reached. The
-socket is made in one place, where TLS and SASL would begin. kio's messages of an API and version
-are imported when a request of it is made.
+Commands use it for requests that librdkafka doesn't make, and to find out at once whether and why a
+server can't be reached. One place makes the socket: TLS and SASL would begin there. kio's messages
+of an API and version are imported when the first such request is made.
 """
 
 import itertools
@@ -22,7 +22,7 @@ CLIENT_ID: Final = b"penstock"
 RESPONSE_BYTES_MAX: Final = 1 << 30
 API_VERSIONS: Final = "api_versions"
 _API_VERSIONS_VERSION: Final = 0
-"""Every server answers version 0, and what it lacks is not needed here."""
+"""Every server answers version 0, and later versions add nothing that the commands need."""
 
 SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
     "metadata": (4, 12),
@@ -30,7 +30,7 @@ SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
     "find_coordinator": (0, 3),
     "leave_group": (3, 5),
 }
-"""First and last version that the commands' code is written for."""
+"""The first and last version of each API that the commands' code is written for."""
 
 _HEADER: Final = struct.Struct(">hhih")
 _SIZE: Final = struct.Struct(">i")
@@ -40,8 +40,8 @@ class Connection:
     """A socket to one server. Not for several threads.
 
     Args:
-        timeout_s: longest that connecting, or one answer, may take.
-        spoken: first and last version by API, that the caller's code is written for.
+        timeout_s: the longest time that connecting, or one answer, may take.
+        spoken: the first and last version of each API that the caller's code is written for.
     """
 
     def __init__(
@@ -65,25 +65,25 @@ class Connection:
         self._served = self._negotiate()
 
     def close(self) -> None:
-        """Close; idempotent."""
+        """Close the connection. Idempotent."""
         self._socket.close()
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, by `close` or by an error."""
+        """Whether `close` or an error has closed the connection."""
         return self._socket.fileno() < 0
 
     def version(self, api: str) -> int:
-        """The newest version of an API that both sides speak.
+        """Return the newest version of an API that both sides speak.
 
         Raises:
-            InvalidRequestError: there is none.
+            InvalidRequestError: no version is spoken by both sides.
         """
         first, last = self._spoken[api]
         served_first, served_last = self._served.get(BY_MODULE[api].key, (1, 0))
         if served_last < served_first:
             raise InvalidRequestError(
-                "call", BY_MODULE[api].name, f"{self.address} does not serve it"
+                "call", BY_MODULE[api].name, f"{self.address} does not serve this API"
             )
         version = min(last, served_last)
         if version < max(first, served_first):
@@ -111,10 +111,10 @@ class Connection:
         return self._decoded(api, version, self.exchange(api, version, body, wait_s=wait_s))
 
     def exchange(self, api: str, version: int, body: bytes, *, wait_s: float = 0.0) -> memoryview:
-        """Send a request's bytes and return the response's, both without header.
+        """Send a request's bytes and return the response's bytes, both without their headers.
 
-        Whatever ends the wait closes the connection, Ctrl-C too: the answer may still come, and
-        would be taken for the next request's.
+        Every error closes the connection, and so does Ctrl-C: the answer may still come, and would
+        be taken for the answer of the next request.
         """
         row = BY_MODULE[api]
         flexible = version >= row.flexible_from
@@ -134,7 +134,9 @@ class Connection:
             raise
         if _SIZE.unpack_from(response)[0] != correlation_id:
             self.close()
-            raise CorruptDataError("call", f"{row.name} of {self.address}", "answer out of turn")
+            raise CorruptDataError(
+                "call", f"{row.name} of {self.address}", "it answered another request"
+            )
         # An ApiVersions response has no tagged fields in its header, whatever its version: its
         # client may not know the version yet (KIP-511).
         start = 5 if flexible and api != API_VERSIONS else 4
@@ -155,7 +157,7 @@ class Connection:
 
     def _receive(self, size: int) -> bytearray:
         if not 0 < size <= RESPONSE_BYTES_MAX:
-            raise ConnectionError(f"an answer of {size} bytes, which is no Kafka server's")
+            raise ConnectionError(f"an answer of {size} bytes, so it is not a Kafka server")
         data = bytearray(size)
         view, position = memoryview(data), 0
         while position < size:

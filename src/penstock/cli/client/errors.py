@@ -1,6 +1,6 @@
-"""Kafka's error codes, and librdkafka's, as errors of one line: the one place for both.
+"""Error codes of Kafka and of librdkafka become errors of one line here.
 
-librdkafka numbers its own errors below zero and gives a broker's as they are.
+librdkafka numbers its own errors below zero, and passes a broker's codes on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class RefusedError(PenstockError):
         self.code = code
         hint = code_name(code)
         if code == ErrorCode.UNKNOWN_SERVER_ERROR:
-            # The protocol has one code for all errors of a server's own, and no room for more.
+            # The protocol has one code for all internal errors of a server, and no room for
+            # details.
             hint += ": the server's log has the numbers"
         super().__init__(operation, subject, message or "refused", hint)
 
@@ -46,7 +47,7 @@ RETRIABLE = frozenset(
 
 NO_SUCH_TOPIC: Final = "there is no such topic"
 _GENERIC: Final = ("Broker: ", "Local: ")
-"""librdkafka puts one of these before its own text, where the server gave no text."""
+"""librdkafka's own texts, which it uses where the server gave none, begin with one of these."""
 
 _MAY_PASS: Final = frozenset(
     {"_TRANSPORT", "_RESOLVE", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_TIMED_OUT_QUEUE"}
@@ -60,7 +61,7 @@ _NEVER: Final = frozenset(
 
 
 def code_name(code: int) -> str:
-    """The protocol's name of a code, or its number."""
+    """Return the protocol's name of a code, or its number."""
     try:
         return ErrorCode(code).name
     except ValueError:
@@ -68,7 +69,7 @@ def code_name(code: int) -> str:
 
 
 def refusal(operation: str, subject: str, code: int, message: str | None = None) -> PenstockError:
-    """The error of a code that is not 0: a RetryableError where the same request may succeed."""
+    """Make the error of a code other than 0: a RetryableError if the same request may succeed."""
     if code in RETRIABLE:
         return RetryableError(operation, subject, message or "try again", code_name(code))
     return RefusedError(operation, subject, code, message)
@@ -88,11 +89,11 @@ def check(operation: str, subject: str, code: int, message: str | None = None) -
 def translated(
     error: KafkaError, operation: str, subject: str, *, failure: str = ""
 ) -> PenstockError:
-    """Our error for one of librdkafka's.
+    """Make our error from an error of librdkafka.
 
     Args:
-        failure: why the last connection failed, where one did: librdkafka tells that to its log,
-            and of a call that waited for a connection only that it timed out.
+        failure: why the last connection failed, or "". librdkafka writes that to its log alone; its
+            error of a call that waited for a connection says only that the call timed out.
     """
     code, name, text = error.code(), error.name(), error.str()
     for generic in _GENERIC:

@@ -1,4 +1,4 @@
-"""Requests about groups that librdkafka lacks: list every protocol, leave while joining."""
+"""librdkafka lacks these requests: list groups of every protocol, leave a group while joining."""
 
 import contextlib
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class GroupListing:
 
 
 def list_groups(client: Client) -> list[GroupListing]:
-    """All groups of the node, by name."""
+    """List all groups of the node, by name."""
     response = client.connection().request(
         "list_groups",
         lambda types: build(types.ListGroupsRequest, states_filter=(), types_filter=()),
@@ -45,8 +45,8 @@ def list_groups(client: Client) -> list[GroupListing]:
 def leave_group(client: Client, group_id: str, member_id: str) -> None:
     """Take a member out of its group; a group without that member is not an error.
 
-    librdkafka's own request to leave waits, on its connection, behind the one to join, which waits
-    for the group's other members. Raises: RetryableError, RefusedError.
+    librdkafka's own request to leave waits, on its connection, for the answer of the request to
+    join, which waits for the group's other members. Raises: RetryableError, RefusedError.
     """
     found = client.connection().request(
         "find_coordinator",

@@ -1,4 +1,4 @@
-"""Calls of a server's HTTP port, as the commands make them."""
+"""Commands make calls to a server's HTTP port."""
 
 import http.client
 import json
@@ -16,14 +16,14 @@ from penstock.pipeline.secret import SECRET_FILE_VARIABLE, SECRET_VARIABLE, find
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 IS_RUNNING: Final = "is a server running there?"
 LINES_SILENT_S: Final = 60.0
-"""For how long a server may be silent that sends a line twice a second."""
+"""A server that sends a line twice a second may be silent for this many seconds."""
 
 JsonObject: TypeAlias = dict[str, Any]
 """An object of a server's answer, as JSON gives it."""
 
 
 def http_option(help_text: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
-    """--http, the port that a command calls; also named --url."""
+    """Add --http, the port that a command calls; also named --url."""
     return click.option(
         "--http",
         "--url",
@@ -38,10 +38,13 @@ def http_option(help_text: str) -> Callable[[Callable[..., object]], Callable[..
 
 
 def base_url(text: str) -> str:
-    """HOST:PORT or a URL, as a URL without a slash at its end. Raises: InvalidRequestError."""
+    """Turn HOST:PORT or a URL into a URL without a slash at its end. Raises:
+    InvalidRequestError."""
     url = text if "://" in text else f"http://{text}"
     if not url.startswith(("http://", "https://")):
-        raise InvalidRequestError("call", text, "not HOST:PORT, nor a URL of http or https")
+        raise InvalidRequestError(
+            "call", text, "it is neither HOST:PORT nor a URL of http or https"
+        )
     return url.rstrip("/")
 
 
@@ -58,14 +61,14 @@ def open_call(
     timeout_s: float,
     hint: str = IS_RUNNING,
 ) -> Iterator[http.client.HTTPResponse]:
-    """Make a call and give the response, to be read inside the block. `body` is sent as JSON,
+    """Make a call and yield the response, which is read inside the block. `body` is sent as JSON,
     `data` as it is.
 
     The cluster's secret is taken from PENSTOCK_CLUSTER_SECRET_FILE or PENSTOCK_CLUSTER_SECRET, if
     one of them is set.
 
     Raises:
-        InvalidRequestError: the server refused it, or the secret's file can't be read.
+        InvalidRequestError: the server refused the call, or the secret's file can't be read.
         RetryableError: the server doesn't answer, or its answer was cut off.
     """
     target = base_url(url) + path
@@ -93,14 +96,12 @@ def open_call(
         try:
             detail = json.load(error)["error"]
         except (ValueError, KeyError, TypeError):
-            detail = str(error)
+            detail = f"status {error.code} {error.reason}, so it may not be a Penstock server"
         if error.code == 503:
             raise RetryableError(operation, target, detail) from None
         raise InvalidRequestError(operation, target, detail) from None
     except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
-        raise RetryableError(
-            operation, target, str(getattr(error, "reason", error)), hint
-        ) from error
+        raise RetryableError(operation, target, _reason(error), hint) from error
     with response:
         try:
             yield response
@@ -122,7 +123,7 @@ def call(
     """Make a call whose answer is a JSON object.
 
     Raises:
-        InvalidRequestError: refused, or no JSON object came back.
+        InvalidRequestError: the server refused the call, or its answer is not a JSON object.
         RetryableError: the server doesn't answer, or its answer was cut off.
     """
     try:
@@ -131,10 +132,19 @@ def call(
         ) as response:
             value = json.load(response)
     except ValueError as error:
-        raise InvalidRequestError(operation, url, f"no JSON: {error}") from error
+        raise InvalidRequestError(operation, url, f"the answer is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise InvalidRequestError(operation, url, "no JSON object")
+        raise InvalidRequestError(operation, url, "the answer is not a JSON object")
     return value
+
+
+def _reason(error: Exception) -> str:
+    """Say why a call failed, without the error's number: `str` gives "[Errno 111] Connection
+    ..."."""
+    cause = getattr(error, "reason", error)
+    if isinstance(cause, TimeoutError):
+        return "no answer in time"
+    return getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
 
 
 def call_with_progress(
@@ -147,14 +157,14 @@ def call_with_progress(
     watch: Callable[[int, int], None],
     hint: str = IS_RUNNING,
 ) -> JsonObject:
-    """Make a call whose answer is lines of JSON: how far the work is, then what came of it.
+    """Make a call whose answer is lines of JSON: the work's progress, then its result.
 
     Args:
-        result: the name of what the last line holds.
-        watch: told how much is done, and how much there is.
+        result: the last line's key for the result.
+        watch: called with the bytes done so far and the bytes in all.
 
     Raises:
-        InvalidRequestError: the server refused the work, or it failed there.
+        InvalidRequestError: the server refused the work, or the work failed.
         RetryableError: the server doesn't answer, or ended before the work did.
     """
     with open_call(

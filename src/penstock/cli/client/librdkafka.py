@@ -1,7 +1,8 @@
-"""librdkafka: its import, the settings that all of its clients share, and its log.
+"""librdkafka is imported here; its clients share these settings, and their log is kept here.
 
-confluent-kafka has wheels for glibc, macOS and Windows. Where there is none, everything but the
-commands that need it runs: nothing imports it before one of them is called.
+confluent-kafka, which contains librdkafka, has wheels for glibc, macOS and Windows. On other
+platforms all commands that don't need it still run: it is imported only when one that does is
+called.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 CLIENT_ID: Final = "penstock"
 RECONNECT_MS_MAX: Final = 1000
 SOCKET_TIMEOUT_MS: Final = (10, 300_000)
-"""The least and the most that librdkafka takes."""
+"""The least and the greatest socket time-out that librdkafka accepts."""
 _FAILURE: Final = re.compile(
     r"(?:\[thrd:[^\]]*\]: )?(?:GroupCoordinator: )?(?P<node>\S+?)(?:/\w+)?: "
     r"(?:Connect to \S+ failed: )?(?P<why>.*?)(?: \(after .*)?$"
@@ -31,7 +32,7 @@ _SLICE_S: Final = 0.1
 
 
 def confluent_kafka() -> ModuleType:
-    """The package. Raises: NotFoundError, when it is not installed or does not load."""
+    """Import the package. Raises: NotFoundError: it is not installed or does not load."""
     try:
         import confluent_kafka
         import confluent_kafka.admin
@@ -39,7 +40,7 @@ def confluent_kafka() -> ModuleType:
         raise NotFoundError(
             "import",
             "confluent-kafka",
-            f"this command speaks to servers through it: {error}",
+            f"this command needs the package to speak to servers: {error}",
             "pip install confluent-kafka; where it has no wheel (musl), build it with "
             "librdkafka's headers or run the command elsewhere",
         ) from error
@@ -47,10 +48,10 @@ def confluent_kafka() -> ModuleType:
 
 
 class Log:
-    """librdkafka's log: prints nothing, and keeps why the last connection failed.
+    """Takes librdkafka's log lines: prints none, and keeps why the last connection failed.
 
-    `doubt_count` counts what makes one doubt that all is as it was: connections that failed, and
-    topics whose number of partitions changed, to none where they were deleted.
+    `doubt_count` counts events after which servers or topics may have gone: connections that
+    failed, and topics whose number of partitions changed (0: the topic was deleted).
     """
 
     def __init__(self) -> None:
@@ -59,7 +60,7 @@ class Log:
         self.doubt_count = 0
 
     def log(self, _level: int, _form: str, facility: str, _name: str, text: str) -> None:
-        """Take a line; called by librdkafka where its owner polls."""
+        """Take a line. librdkafka calls this while the client's owner polls."""
         if facility in _DOUBTS:
             self.doubt_count += 1
         if facility == "FAIL":
@@ -72,7 +73,7 @@ def settings(bootstrap: Address, timeout_s: float, log: Log) -> dict[str, Any]:
     """Return the settings that every client of librdkafka is made with.
 
     Args:
-        timeout_s: longest that one request may take.
+        timeout_s: the longest time that one request may take.
     """
     least, most = SOCKET_TIMEOUT_MS
     timeout_ms = min(max(int(timeout_s * 1000), least), most)
@@ -87,10 +88,10 @@ def settings(bootstrap: Address, timeout_s: float, log: Log) -> dict[str, Any]:
 
 
 def within(wait_s: float, operation: str, subject: str, call: Callable[[], None], log: Log) -> None:
-    """Make a blocking call of librdkafka that has no deadline, and that Ctrl-C doesn't end.
+    """Give a deadline to a blocking call of librdkafka that has none, and that Ctrl-C doesn't end.
 
     Raises:
-        RetryableError: it didn't return in time; it goes on in its thread.
+        RetryableError: the call didn't return in time; it goes on in its thread.
         PenstockError: librdkafka's error, translated.
     """
     kafka = confluent_kafka()

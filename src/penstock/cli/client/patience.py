@@ -1,4 +1,4 @@
-"""How long a command that reads until Ctrl-C bears errors that may pass."""
+"""A command that reads until Ctrl-C bears passing errors for a limited time."""
 
 import time
 from collections.abc import Callable
@@ -11,10 +11,10 @@ PAUSE_S: Final = 0.5
 
 
 class Patience:
-    """The patience of one command: it ends `most_s` after a failure, if nothing succeeded since.
+    """The patience of one command, which ends `most_s` after a failure if nothing succeeded since.
 
     Args:
-        tell: is told the first failure of several in a row.
+        tell: called with a line about the first failure of several in a row.
     """
 
     def __init__(
@@ -30,10 +30,10 @@ class Patience:
         self._end_s = None
 
     def bear(self, error: RetryableError) -> None:
-        """Pause, so that the same can be tried again.
+        """Pause, so that the caller can try the same again.
 
         Raises:
-            RetryableError: this one, when patience is at its end.
+            RetryableError: `error` itself, once patience has ended.
         """
         now_s = time.monotonic()
         if self._end_s is None:

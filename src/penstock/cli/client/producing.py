@@ -1,12 +1,12 @@
-"""Producing by librdkafka: idempotent, acks=all.
+"""Records are produced by librdkafka, idempotently and with acks=all.
 
 A thread of librdkafka's sends a record until it is acknowledged or the deadline has passed; the
-producer id and its sequences keep it from being stored twice (KIP-98). After a batch that fails,
-nothing later is sent, so that what is stored has no gap.
+producer id and its sequences keep the record from being stored twice (KIP-98). After a batch that
+fails, no later batch is sent, so that the stored records have no gap.
 
 An idempotent producer of librdkafka 2.16 has one request in flight for each partition, and up to
-five in all (its pull request 4989). So where an acknowledgement takes a while, the size of a batch
-and the number of partitions say how fast this is.
+five in all (its pull request 4989). So if an acknowledgement takes long, the size of a batch and
+the number of partitions decide the rate.
 """
 
 from __future__ import annotations
@@ -32,34 +32,38 @@ if TYPE_CHECKING:
     from penstock.cli.client.cluster import Client
 
 LINGER_MS: Final = 20
-"""A line that is typed, or trickles through a pipe, is sent within a tenth of a second."""
+"""With this linger, a line that is typed or comes through a pipe is sent within a tenth of a
+second."""
 BUFFER_KIB: Final = 256 << 10
 BUFFER_COUNT: Final = 200_000
-"""Records that may wait for acknowledgement; then the caller of `add` waits."""
+"""At most this many records wait for acknowledgement; then the caller of `add` waits."""
 RECORD_BYTES_MAX: Final = 1_000_000_000
-"""librdkafka's own limit. The topic's is the one that counts, and the server knows it."""
+"""librdkafka's greatest limit. The topic's own limit counts, which the server checks."""
 ACK_TIMEOUT_MS_MAX: Final = 900_000
 INT32_MAX: Final = 2_147_483_647
 BATCH_RECORDS_MAX: Final = 1_000_000
-"""librdkafka's, and a server's by default; its own default would cut batches of short lines."""
+"""librdkafka's greatest limit, and a server's default. librdkafka's default would cut batches of
+short lines."""
 NO_TIMESTAMP: Final = 0
-"""librdkafka takes the time at which it gets the record."""
+"""With this timestamp a record gets the time at which librdkafka takes it."""
 CAUSE_WAIT_S: Final = 1.0
-"""Longest that the report of the first failure is waited for after its consequences, in seconds."""
+"""The longest wait, in seconds, for the report of the first failure after its consequences."""
 _PURGED: Final = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
 _BY_KEY: Final = -1
 _LOOK_S: Final = 0.005
-"""An acknowledgement wakes no caller, since only errors are told."""
+"""A waiting caller looks this often, in seconds: acknowledgements wake no caller, since librdkafka
+reports only errors."""
 
 BATCH_BYTES: Final = 1_000_000
-"""As librdkafka's and kcat's. A topic takes 1,048,588 by default."""
+"""The size of a batch, as librdkafka and kcat have it. A topic accepts 1,048,588 bytes by
+default."""
 
 Headers = list[tuple[str, bytes | None]]
 
 
 class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be produced. `timestamp` in ms since the epoch, None: the time of sending;
-    `partition` None: by the key."""
+    """A record to produce. `timestamp`: ms since the epoch, None: the time of sending; `partition`:
+    None: chosen by the key."""
 
     key: bytes | None
     value: bytes | None
@@ -69,17 +73,17 @@ class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Producer:
-    """Sends records of one topic, which is created if the server's settings allow that. Not for
+    """Sends records to one topic, which is created if the server's settings allow that. Not for
     several threads.
 
-    What was given is kept until it is acknowledged, also where waiting for that was interrupted
-    (Ctrl-C): `flush` waits for the same records again.
+    Records are kept until they are acknowledged, even if Ctrl-C interrupted the wait: another
+    `flush` waits for the same records.
 
     Args:
         codec: none, gzip, snappy, lz4 or zstd.
-        batch_bytes: a batch is sent before its records have more than this size; a record that is
-            larger has a batch of its own.
-        deadline_s: longest that one record may take, attempts included.
+        batch_bytes: a batch is sent before its records have more than this size; a larger record
+            has a batch of its own.
+        deadline_s: the longest time that one record may take, with all attempts.
 
     Raises:
         RetryableError: no server can be reached.
@@ -103,7 +107,8 @@ class Producer:
         self._given = self._failed = 0
         self._error: PenstockError | None = None
         self._purged: PenstockError | None = None
-        """A record that librdkafka gave up since another failed: that one's error says more."""
+        """The error of a record that librdkafka gave up since another record failed. The other
+        record's error says more."""
         # librdkafka begins half a second after its start: the topic is looked up meanwhile.
         timeout_ms = int(deadline_s * 1000)
         self._producer = self._kafka.Producer(
@@ -111,19 +116,19 @@ class Producer:
                 **client.settings(self._log),
                 "queue.buffering.max.messages": BUFFER_COUNT,
                 "enable.idempotence": True,
-                # A batch that fails leaves no gap behind which others are stored.
+                # After a batch that fails, no later batch is stored, so there is no gap.
                 "enable.gapless.guarantee": True,
                 "compression.type": codec,
                 "batch.size": min(batch_bytes, INT32_MAX),
                 "batch.num.messages": BATCH_RECORDS_MAX,
                 "linger.ms": LINGER_MS,
-                # As Java's clients: murmur2 of a key, no key one partition after another.
+                # As in Java's clients: murmur2 of the key, and without a key a random partition.
                 "partitioner": "murmur2_random",
                 "message.max.bytes": RECORD_BYTES_MAX,
                 "queue.buffering.max.kbytes": BUFFER_KIB,
                 "request.timeout.ms": min(timeout_ms, ACK_TIMEOUT_MS_MAX),
                 "delivery.timeout.ms": min(max(timeout_ms, LINGER_MS + 1), INT32_MAX),
-                # A call of Python for each record takes longer than all else.
+                # Calling Python for each record would take longer than everything else.
                 "delivery.report.only.error": True,
                 "on_delivery": self._on_failed,
             }
@@ -133,12 +138,12 @@ class Producer:
 
     @property
     def sent_count(self) -> int:
-        """Records that were acknowledged."""
+        """The number of records that were acknowledged."""
         return self._given - self._failed - self.unsent_count
 
     @property
     def unsent_count(self) -> int:
-        """Records that were given and are neither acknowledged nor refused."""
+        """The number of records that were given and are neither acknowledged nor refused."""
         return len(self._producer)
 
     def add(self, record: NewRecord) -> None:
@@ -153,7 +158,8 @@ class Producer:
             partition = record.partition
             self._check_partition(partition)
         while True:
-            # Counted before: Ctrl-C is seen after a call, which would not be counted then.
+            # The record is counted before the call: Ctrl-C is raised right after the call, and the
+            # record would not be counted then.
             self._given += 1
             try:
                 self._producer.produce(
@@ -176,7 +182,7 @@ class Producer:
     def add_values(
         self, values: Sequence[bytes], *, headers: Headers, partition: int | None
     ) -> None:
-        """The same for values without keys, many at a time. Raises: as `add`."""
+        """Take many values without keys. Waits and raises like `add`."""
         if partition is not None:
             self._check_partition(partition)
         options: dict[str, Any] = {"headers": headers} if headers else {}
@@ -193,7 +199,7 @@ class Producer:
                 is_full = 1
                 self._raise(error.args[0])
             finally:
-                # Ctrl-C, too, is seen only when the iterator has stopped.
+                # Ctrl-C, too, is raised only after the iterator has stopped.
                 taken = len(values) - length_hint(rest) - is_full
                 self._given += taken
             values = values[taken:]
@@ -201,17 +207,17 @@ class Producer:
                 self._make_room()
 
     def serve(self) -> None:
-        """Take what librdkafka has to say. Raises: PenstockError, when a record failed."""
+        """Take librdkafka's reports. Raises: PenstockError: a record failed."""
         self._poll(0)
 
     def flush(self) -> None:
-        """Wait until all is acknowledged. Raises: PenstockError, when a record failed."""
+        """Wait until all records are acknowledged. Raises: PenstockError: a record failed."""
         self._poll(0)
         while len(self._producer):
             self._poll(_LOOK_S)
 
     def close(self) -> None:
-        """Give up what isn't acknowledged."""
+        """Give up records that aren't acknowledged."""
         self._producer.purge(in_queue=True, in_flight=True, blocking=False)
 
     def _make_room(self) -> None:
@@ -232,8 +238,8 @@ class Producer:
             raise found
 
     def _raise(self, error: KafkaError) -> NoReturn:
-        """Raise what the first record failed by, which librdkafka may report after a fatal error
-        and after the records that it purged for that."""
+        """Raise the first record's error, which librdkafka may report after the fatal error that
+        follows from it, and after the records that were purged for that."""
         self._wait_for_the_cause()
         raise self._error or self._purged or self._translated(error, self._name)
 
@@ -266,7 +272,7 @@ class Producer:
             )
         if error.name() == "_MSG_TIMED_OUT":
             why = self._log.failure or "no acknowledgement"
-            return RetryableError("produce", subject, f"{why}, for {self._deadline_s:g} s")
+            return RetryableError("produce", subject, f"{why}; tried for {self._deadline_s:g} s")
         return translated(error, "produce", subject, failure=self._log.failure)
 
     def _check_partition(self, partition: int) -> None:

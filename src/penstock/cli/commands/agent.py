@@ -1,4 +1,4 @@
-"""`penstock agent`: the agents of a cluster."""
+"""`penstock agent` lists, drains and removes a cluster's agents."""
 
 import time
 from typing import Final
@@ -8,7 +8,7 @@ import click
 from penstock.cli.client.http import JsonObject, call, http_option
 from penstock.cli.options import json_option, timeout_option
 from penstock.cli.progress import Progress
-from penstock.cli.tables import print_json, print_table
+from penstock.cli.tables import counted, print_json, print_table
 from penstock.model.errors import NotFoundError, RetryableError
 
 LOOK_S: Final = 0.5
@@ -19,7 +19,7 @@ _any_agent = http_option("HTTP port of any agent, or its URL.")
 def command() -> None:
     """List, drain and remove the agents of a cluster.
 
-    All of these ask one agent over HTTP; PENSTOCK_CLUSTER_SECRET must be the cluster's.
+    Each command asks one agent over HTTP. PENSTOCK_CLUSTER_SECRET must be the cluster's secret.
     """
 
 
@@ -53,9 +53,9 @@ def list_(url: str, as_json: bool, timeout_s: float) -> None:
 
 @command.command("drain")
 @click.argument("agent_id", metavar="ID", type=int)
-@click.option("--undo", is_flag=True, help="Let it take clients and groups again.")
+@click.option("--undo", is_flag=True, help="Let the agent take clients and groups again.")
 @click.option(
-    "--wait/--no-wait", default=True, show_default=True, help="Wait until it holds nothing."
+    "--wait/--no-wait", default=True, show_default=True, help="Wait until the agent holds nothing."
 )
 @click.option(
     "--deadline",
@@ -64,7 +64,7 @@ def list_(url: str, as_json: bool, timeout_s: float) -> None:
     type=click.FloatRange(min=0),
     default=300.0,
     show_default=True,
-    help="Longest to wait.",
+    help="Longest time to wait.",
 )
 @_any_agent
 @json_option
@@ -80,7 +80,7 @@ def drain(
 ) -> None:
     """Give an agent no new clients, hand over its groups and empty its WAL.
 
-    Clients that are connected go on being served; they leave at their next look at the metadata.
+    Connected clients are still served; they leave when they next refresh their metadata.
     """
     call(
         "drain agent",
@@ -96,7 +96,7 @@ def drain(
     if as_json:
         print_json(agent)
     else:
-        click.echo(f"agent {agent_id} is {agent['status']}, {_held(agent)} parts left with it")
+        click.echo(f"agent {agent_id} is {agent['status']}, and holds {_held_text(agent)}")
 
 
 @command.command("remove")
@@ -106,8 +106,8 @@ def drain(
 def remove(agent_id: int, url: str, timeout_s: float) -> None:
     """Forget an agent that is gone.
 
-    Refused while it lives, and while its WAL holds records that no segment holds: another agent
-    that reaches its directory must take that over first.
+    The cluster refuses while the agent lives, and while its WAL holds records that are in no
+    segment: then an agent that reaches the WAL's directory must take it over first.
     """
     call("remove agent", url, f"/v1/agents/{agent_id}", method="DELETE", timeout_s=timeout_s)
     click.echo(f"agent {agent_id} is removed")
@@ -118,7 +118,7 @@ def remove(agent_id: int, url: str, timeout_s: float) -> None:
 @_any_agent
 @timeout_option
 def takeover(directory: str, url: str, timeout_s: float) -> None:
-    """Let the agent at --http move what lies in a dead agent's WAL to the bucket.
+    """Let the agent at --http move the records in a dead agent's WAL to the bucket.
 
     DIR is the dead agent's data directory, as the agent at --http sees it.
     """
@@ -130,7 +130,7 @@ def takeover(directory: str, url: str, timeout_s: float) -> None:
         body={"directory": directory},
         timeout_s=max(timeout_s, 300.0),
     )
-    click.echo(f"{answer['bytes']:,} bytes of {directory} are in the bucket")
+    click.echo(f"moved {counted(answer['bytes'], 'byte')} of {directory} to the bucket")
 
 
 def _agents(url: str, timeout_s: float) -> list[JsonObject]:
@@ -142,7 +142,12 @@ def _agent(url: str, agent_id: int, timeout_s: float) -> JsonObject:
     for agent in _agents(url, timeout_s):
         if agent["id"] == agent_id:
             return agent
-    raise NotFoundError("look up agent", str(agent_id), "the cluster doesn't know it")
+    raise NotFoundError(
+        "look up agent",
+        str(agent_id),
+        "the cluster has no such agent",
+        "penstock agent list shows its agents",
+    )
 
 
 def _held(agent: JsonObject) -> int:
@@ -150,18 +155,22 @@ def _held(agent: JsonObject) -> int:
     return held
 
 
+def _held_text(agent: JsonObject) -> str:
+    return f"{counted(agent['shards'], 'group shard')} and {counted(agent['wal_runs'], 'WAL run')}"
+
+
 def _wait_drained(url: str, agent_id: int, *, deadline_s: float, timeout_s: float) -> JsonObject:
     until_s = time.monotonic() + deadline_s
     agent = _agent(url, agent_id, timeout_s)
     at_first = _held(agent)
-    with Progress("parts handed over", total=at_first or 1) as progress:
+    with Progress("group shards and WAL runs handed over", total=at_first or 1) as progress:
         while _held(agent):
             if time.monotonic() > until_s:
                 raise RetryableError(
                     "drain agent",
                     str(agent_id),
-                    f"{_held(agent)} parts are left after {deadline_s:g} s",
-                    "it goes on; look with `penstock agent list`",
+                    f"it still holds {_held_text(agent)} after {deadline_s:g} s",
+                    "draining goes on; see `penstock agent list`",
                 )
             time.sleep(LOOK_S)
             agent = _agent(url, agent_id, timeout_s)

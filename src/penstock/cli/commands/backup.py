@@ -10,26 +10,29 @@ import click
 from penstock.cli.client.http import JsonObject, call_with_progress, http_option
 from penstock.cli.options import json_option
 from penstock.cli.progress import Progress
-from penstock.cli.tables import print_json
+from penstock.cli.tables import counted, print_json
 
 
 @click.command("backup")
-@click.option("--to", "destination", required=True, metavar="URL", help="Path or URL, without one.")
-@http_option("HTTP port of the server, which makes the backup while it serves; or its URL.")
+@click.option(
+    "--to", "destination", required=True, metavar="URL", help="Path or URL without a backup."
+)
+@http_option("HTTP port, or URL, of the server that makes the backup while it serves.")
 @click.option(
     "--data",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Back up this directory, on which no server runs.",
+    help="Back up this data directory, on which no server runs.",
 )
 @json_option
 def command(destination: str, url: str, data: Path | None, as_json: bool) -> None:
-    """Copy everything that was acknowledged so far to another store.
+    """Copy every record acknowledged so far to another store.
 
-    The destination is a directory, or a URL such as s3://bucket/prefix; a relative path is taken
-    from where this command runs.
+    The destination is a directory, or a URL such as s3://bucket/prefix. A relative path starts at
+    the directory in which this command runs.
 
-    A cluster's agents refuse it: its bucket is its backup, see penstock restore.
+    A cluster's agents refuse this command: the cluster's bucket is its backup, see penstock
+    restore.
     """
     if "://" not in destination:
         destination = str(Path(destination).absolute())
@@ -38,8 +41,9 @@ def command(destination: str, url: str, data: Path | None, as_json: bool) -> Non
         print_json(manifest)
         return
     click.echo(
-        f"backed up {manifest['topics']} topics, {manifest['objects']} objects, "
-        f"{manifest['bytes']:,} bytes to {destination}"
+        f"backed up {counted(manifest['topics'], 'topic')}, "
+        f"{counted(manifest['objects'], 'object')}, {counted(manifest['bytes'], 'byte')} "
+        f"to {destination}"
     )
 
 
@@ -57,7 +61,7 @@ def _ask(url: str, destination: str) -> JsonObject:
             body={"to": destination},
             result="manifest",
             watch=watch,
-            hint="is a server running there? --data DIR backs up a directory without one",
+            hint="is a server running there? --data DIR backs up a directory without a server",
         )
 
 

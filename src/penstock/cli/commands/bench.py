@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.cli.options import json_option, parse_pairs, server_option, timeout_option, together
 from penstock.cli.progress import Progress
-from penstock.cli.tables import print_json, print_table
+from penstock.cli.tables import counted, print_json, print_table
 from penstock.config.addresses import parse_address
 from penstock.model.errors import InvalidRequestError, PenstockError
 
@@ -34,14 +34,14 @@ _common = together(
         type=click.IntRange(min=1),
         help="Measure CPU and memory of this process and its children; needs psutil.",
     ),
-    click.option("--topic", help="Instead of a new name; kept when the run ends."),
+    click.option("--topic", help="Use a topic of this name, and keep it at the end."),
     click.option("--keep", is_flag=True, help="Don't delete the topic."),
     click.option(
         "--topic-config",
         "topic_configs",
         multiple=True,
         metavar="NAME=VALUE",
-        help="Of the new topic, for example flush.messages=1. May be repeated.",
+        help="A config of the new topic, for example flush.messages=1. May be repeated.",
     ),
     click.option(
         "--client",
@@ -67,10 +67,14 @@ _value_bytes = click.option(
     type=click.IntRange(min=STAMP_BYTES),
     default=1024,
     show_default=True,
-    help="Of each record: random, without a key.",
+    help="Size of each record's value. Values are random; records have no key.",
 )
 _partitions = click.option(
-    "--partitions", type=click.IntRange(min=1), default=12, show_default=True, help="Of the topic."
+    "--partitions",
+    type=click.IntRange(min=1),
+    default=12,
+    show_default=True,
+    help="Partitions of the topic.",
 )
 _seconds = together(
     click.option(
@@ -87,7 +91,7 @@ _seconds = together(
         type=click.FloatRange(min=0),
         default=3.0,
         show_default=True,
-        help="Sent first, not measured.",
+        help="Records are sent for this long before the measured time.",
     ),
 )
 
@@ -96,8 +100,8 @@ _seconds = together(
 def command() -> None:
     """Measure a server of Kafka's protocol: Penstock, Kafka, or any other.
 
-    Each workload makes a topic, checks its figures against the server's own offsets, and deletes
-    the topic. The client shares the machine with what else runs there: look at "noise" first.
+    Each workload creates a topic, checks its figures against the server's own offsets, and deletes
+    the topic. Other programs on this machine disturb the client: look at "noise" first.
     """
 
 
@@ -140,7 +144,7 @@ def produce(
     type=click.IntRange(min=1),
     default=RECORDS,
     show_default=True,
-    help="Sent first, unless --topic names what is read.",
+    help="Records that are sent first, and then read; with --topic nothing is sent.",
 )
 @_value_bytes
 @_partitions
@@ -193,7 +197,7 @@ def latency(
     compression: str,
     **common: object,
 ) -> None:
-    """Send records at a steady rate: time to acknowledgement, and to a consumer."""
+    """Measure how long records take at a steady rate: to acknowledgement, and to a consumer."""
     from penstock.cli.load import latency as workload
 
     run = _Run(common, _producer_settings(idempotent, acks, compression))
@@ -237,7 +241,7 @@ def fan(
     compression: str,
     **common: object,
 ) -> None:
-    """Send from many slow producers, a connection and a partition each."""
+    """Send from many slow producers, each with a connection and a partition of its own."""
     from penstock.cli.load import latency as workload
 
     run = _Run(common, _producer_settings(idempotent, acks, compression))
@@ -261,7 +265,7 @@ def fan(
 @click.option("--consumers", type=click.IntRange(min=1), default=500, show_default=True)
 @_common
 def connections(consumers: int, **common: object) -> None:
-    """Hold many consumers: what they cost when idle, and how soon all have a record."""
+    """Measure many consumers: what they cost when idle, and how soon each has a new record."""
     from penstock.cli.load import connections as workload
 
     run = _Run(common, {})
@@ -278,7 +282,7 @@ def connections(consumers: int, **common: object) -> None:
 
 
 class _Run:
-    """What the options that all workloads share say."""
+    """One run of a workload, with the options that all workloads share."""
 
     def __init__(self, common: Mapping[str, object], producer_settings: Mapping[str, str]) -> None:
         from penstock.cli.load.target import Target
@@ -294,7 +298,7 @@ class _Run:
         self.topic_configs = parse_pairs(given.topic_configs, option="--topic-config")
         self.is_new = given.topic is None
         self.topic = given.topic or f"penstock-bench-{os.getpid()}-{time.time_ns() // 1_000_000}"
-        # A pid that can't be measured is refused before anything runs.
+        # This refuses a pid that can't be measured before anything runs.
         self.watch()
 
     def watch(self) -> Watch:
@@ -318,9 +322,9 @@ class _Run:
             raise InvalidRequestError(
                 "measure",
                 report.workload,
-                f"{report.failed_count} records failed of {report.record_count}: "
-                f"{report.first_failure or 'what the server holds differs from what was sent'}",
-                "the figures above are not to be trusted",
+                f"{report.failed_count:,} of {counted(report.record_count, 'record')} failed: "
+                f"{report.first_failure or 'the server holds other records than were sent'}",
+                "don't trust the figures above",
             )
 
 

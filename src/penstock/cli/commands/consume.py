@@ -25,21 +25,23 @@ if TYPE_CHECKING:
 @click.argument("topics", nargs=-1, required=True)
 @click.option("--from-beginning", is_flag=True, help="Begin at the first record, not at the end.")
 @click.option(
-    "--offset", type=int, help="Begin at this offset; a negative one counts from the end."
+    "--offset", type=int, help="Begin at this offset; a negative offset counts from the end."
 )
 @click.option(
     "--from-time", metavar="TIME", help="Begin at this time: ISO 8601 (UTC) or ms since the epoch."
 )
 @click.option("--partition", "partitions", multiple=True, type=int, help="Only these.")
-@click.option("--group", metavar="NAME", help="Read as a member of a group, and commit.")
-@click.option("--max-messages", type=click.IntRange(min=1), help="End after so many records.")
-@click.option("--until-end", is_flag=True, help="End at what was the end at the start.")
+@click.option("--group", metavar="NAME", help="Read as a member of this group, and commit.")
+@click.option("--max-messages", type=click.IntRange(min=1), help="End after this many records.")
+@click.option(
+    "--until-end", is_flag=True, help="End at the ends that partitions have at the start."
+)
 @click.option(
     "--idle-timeout",
     "idle_s",
     metavar="SECONDS",
     type=click.FloatRange(min=0.1),
-    help="End when nothing arrived for so long.",
+    help="End when no record has arrived for this long.",
 )
 @click.option(
     "--format",
@@ -49,7 +51,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="text: values. json: one object per record.",
 )
-@click.option("--key-separator", metavar="TEXT", help="Print the key and this before the value.")
+@click.option(
+    "--key-separator", metavar="TEXT", help="Print the key and this text before the value."
+)
 @server_option
 @timeout_option
 def command(
@@ -69,9 +73,9 @@ def command(
 ) -> None:
     """Print the records of TOPICS, a line each, until Ctrl-C.
 
-    Without a group, nothing is committed. With one, reading goes on where the group left off;
-    the options that say where to begin count where nothing is committed yet. A server that goes
-    away meanwhile is tried again for a minute.
+    Without a group, nothing is committed. With a group, reading goes on at the group's committed
+    offsets, and the options for the beginning count only for partitions without a committed offset.
+    If the server goes away, the command tries again for a minute.
     """
     if sum((from_beginning, offset is not None, from_time is not None)) > 1:
         raise click.UsageError("give one of --from-beginning, --offset and --from-time")
@@ -96,7 +100,7 @@ def command(
         try:
             _print(batches, reader, show, max_messages=max_messages, idle_s=idle_s)
         except KeyboardInterrupt:
-            # Ctrl-C is how one ends this command, so it is no failure.
+            # Ctrl-C is the usual end of this command, so the exit status is 0.
             pass
         finally:
             batches.close()
@@ -112,7 +116,7 @@ def _print(
 ) -> None:
     output, count = sys.stdout.buffer, 0
     arrived_s = time.monotonic()
-    # A progress line would run into records that are printed to the same terminal.
+    # A progress line would mix with records that are printed to the same terminal.
     enabled = sys.stderr.isatty() and not sys.stdout.isatty()
     with Progress("records", total=max_messages, enabled=enabled) as progress:
         for messages in batches:

@@ -14,7 +14,7 @@ from penstock.cli.client.errors import RefusedError
 from penstock.cli.client.groups import list_groups
 from penstock.cli.client.topic_partition import TopicPartition
 from penstock.cli.options import connect, json_option, parse_time, server_option, timeout_option
-from penstock.cli.tables import print_json, print_table
+from penstock.cli.tables import counted, print_json, print_table
 from penstock.kafka.errors import ErrorCode
 from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
 
@@ -54,7 +54,7 @@ def list_command(as_json: bool, server: str, timeout_s: float) -> None:
 @server_option
 @timeout_option
 def describe(group: str, as_json: bool, server: str, timeout_s: float) -> None:
-    """Describe GROUP: members, committed offsets and how far they lag."""
+    """Describe GROUP: its members, committed offsets and lag."""
     with connect(server, timeout_s) as client:
         description = client.admin.describe_group(group)
         committed = client.admin.committed_offsets(group)
@@ -83,8 +83,7 @@ def describe(group: str, as_json: bool, server: str, timeout_s: float) -> None:
     if as_json:
         print_json(_as_json(description, rows))
         return
-    count = len(description.members)
-    members = "1 member" if count == 1 else f"{count} members"
+    members = counted(len(description.members), "member")
     click.echo(f"{group}  {description.state or 'unknown state'}, {members}")
     print_table(
         ("topic", "partition", "committed", "end", "lag", "member"),
@@ -99,17 +98,20 @@ def describe(group: str, as_json: bool, server: str, timeout_s: float) -> None:
     "topics",
     multiple=True,
     metavar="TOPIC[:P,P]",
-    help="Reset these partitions; else all that have a committed offset. May be repeated.",
+    help="Reset these partitions; without it, all partitions with a committed offset. May be "
+    "repeated.",
 )
-@click.option("--to-earliest", is_flag=True, help="To the first record.")
-@click.option("--to-latest", is_flag=True, help="To the end.")
-@click.option("--to-offset", type=click.IntRange(min=0), help="To this offset.")
+@click.option("--to-earliest", is_flag=True, help="Reset to the first record.")
+@click.option("--to-latest", is_flag=True, help="Reset to the end.")
+@click.option("--to-offset", type=click.IntRange(min=0), help="Reset to this offset.")
 @click.option(
-    "--to-time", metavar="TIME", help="To this time: ISO 8601 (UTC) or ms since the epoch."
+    "--to-time", metavar="TIME", help="Reset to this time: ISO 8601 (UTC) or ms since the epoch."
 )
-@click.option("--shift-by", type=int, help="Forward by so many records, or back by a negative one.")
-@click.option("--execute", is_flag=True, help="Do it. Without this, only show what would be done.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be done, the default.")
+@click.option(
+    "--shift-by", type=int, help="Move forward by this many records; a negative number moves back."
+)
+@click.option("--execute", is_flag=True, help="Change the offsets; otherwise only show the change.")
+@click.option("--dry-run", is_flag=True, help="Only show the change, which is the default.")
 @json_option
 @server_option
 @timeout_option
@@ -127,9 +129,9 @@ def reset(
     server: str,
     timeout_s: float,
 ) -> None:
-    """Set where GROUP goes on. The group must have no members meanwhile.
+    """Set the offsets at which GROUP goes on. The group must have no members.
 
-    Offsets outside a partition become its first or its last one.
+    An offset below a partition's start becomes the start, an offset above its end becomes the end.
     """
     chosen = [
         to_earliest,
@@ -166,7 +168,7 @@ def reset(
             target = dict.fromkeys(wanted, to_offset)
         elif to_time is not None:
             found = client.admin.list_offsets(wanted, parse_time(to_time))
-            # No record is that young: go on at the end, as Kafka's own tool does.
+            # A partition without a record that young goes on at its end, as in Kafka's own tool.
             target = {key: offset if offset >= 0 else end[key] for key, offset in found.items()}
         else:
             target = {key: committed.get(key, end[key]) + (shift_by or 0) for key in wanted}
@@ -185,7 +187,7 @@ def delete(group: str, yes: bool, server: str, timeout_s: float) -> None:
     """Delete GROUP and its committed offsets. It must have no members."""
     if not yes:
         if not sys.stdin.isatty():
-            raise click.UsageError("give --yes to delete without being asked")
+            raise click.UsageError("there is no terminal to ask on: give --yes to delete")
         click.confirm(f"Delete group {group} with its offsets?", abort=True)
     with connect(server, timeout_s) as client:
         client.admin.delete_group(group)
@@ -211,7 +213,7 @@ def _show_reset(
         return
     print_table(("topic", "partition", "before", "after"), rows)
     if not execute:
-        click.echo("nothing was changed; give --execute to do it", err=True)
+        click.echo("nothing was changed; give --execute to change these offsets", err=True)
 
 
 def _wanted(
@@ -240,7 +242,7 @@ def _wanted(
 
 
 def _ends(client: Client, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """The end of each partition whose topic is still there."""
+    """Return the end of each partition whose topic still exists."""
     ends: dict[TopicPartition, int] = {}
     for name in sorted({partition.topic for partition in partitions}):
         try:

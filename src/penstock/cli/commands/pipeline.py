@@ -1,4 +1,4 @@
-"""`penstock pipeline`: jobs that read and write the bucket beside the agents."""
+"""`penstock pipeline` runs jobs that read and write the bucket without loading the agents."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -8,7 +8,7 @@ import click
 from penstock.cli.lazy import Lazy, LazyGroup
 
 COMMANDS: Final[Mapping[str, Lazy]] = {
-    "run": Lazy("pipeline_run", "Run all jobs on a schedule, until it is told to end."),
+    "run": Lazy("pipeline_run", "Run all jobs on a schedule, until Ctrl-C or SIGTERM."),
     "plan": Lazy("pipeline_plan", "Show what compaction and tables would do now, and why."),
     "compact": Lazy("pipeline_compact", "Join short runs, and clean compacted topics by key."),
     "table": Lazy("pipeline_table", "Bring a topic's Iceberg table up to date."),
@@ -24,7 +24,8 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 def command() -> None:
-    """Compaction, tables, export and import: jobs beside the agents, here or on Spark.
+    """Run compaction, tables, export and import, on this machine or on Spark.
 
-    They plan and commit through an agent's HTTP port, and need `pip install 'penstock[spark]'`.
+    These jobs plan and commit through an agent's HTTP port. They need `pip install
+    'penstock[spark]'`.
     """

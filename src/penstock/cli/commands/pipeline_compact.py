@@ -15,7 +15,7 @@ from penstock.cli.pipeline_options import (
     open_engine,
 )
 from penstock.cli.progress import Progress
-from penstock.cli.tables import print_json
+from penstock.cli.tables import counted, print_json
 
 if TYPE_CHECKING:
     from penstock.pipeline.compaction.job import Summary
@@ -47,8 +47,9 @@ def command(
 ) -> None:
     """Join short runs into long ones, and clean compacted topics by key.
 
-    Consumers notice nothing: offsets never change. What it is stopped in the middle of is left
-    undone, and the rest stays done. Exit status 1: something is damaged or was refused.
+    Consumers notice nothing, since offsets never change. The command may be stopped at any time:
+    finished work stays, and unfinished work has no effect. Exit status 1: something is damaged or
+    was refused.
     """
     door = make_door(urls, secret_file, objects)
     choice = make_engine(engine, master, memory, workers, ui_port)
@@ -82,18 +83,22 @@ def command(
 
 def _print(summary: "Summary") -> None:
     click.echo(
-        f"{summary.items} of {summary.planned_items} items in {summary.seconds:.1f} s: "
-        f"{summary.runs_before:,} runs of {summary.partitions:,} partitions became "
-        f"{summary.runs_after:,}"
+        f"{summary.items} of {counted(summary.planned_items, 'item')} in {summary.seconds:.1f} s: "
+        f"{counted(summary.runs_before, 'run')} of {counted(summary.partitions, 'partition')} "
+        f"became {counted(summary.runs_after, 'run')}"
     )
-    click.echo(f"read {summary.read_bytes:,} bytes, wrote {summary.written_bytes:,}")
+    click.echo(
+        f"read {counted(summary.read_bytes, 'byte')}, "
+        f"wrote {counted(summary.written_bytes, 'byte')}"
+    )
     if summary.dropped_records:
-        click.echo(f"{summary.dropped_records:,} superseded records were left out")
+        click.echo(f"left out {counted(summary.dropped_records, 'superseded record')}")
     if summary.gone_items:
-        click.echo(f"{summary.gone_items} items were of no use any more: their objects are gone")
+        items = counted(summary.gone_items, "item")
+        click.echo(f"skipped {items}, whose objects were replaced or deleted meanwhile")
     for refused in summary.refused[:_SHOWN_REFUSALS]:
         click.echo(f"not replaced: {refused.topic}-{refused.partition}: {refused.code}")
     if len(summary.refused) > _SHOWN_REFUSALS:
-        click.echo(f"and {len(summary.refused) - _SHOWN_REFUSALS} partitions more")
+        click.echo(f"and {counted(len(summary.refused) - _SHOWN_REFUSALS, 'more partition')}")
     for failure in summary.failures:
         click.echo(f"penstock: {failure}", err=True)

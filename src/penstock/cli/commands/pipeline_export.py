@@ -12,7 +12,7 @@ from penstock.cli.pipeline_options import (
     open_engine,
 )
 from penstock.cli.progress import Progress
-from penstock.cli.tables import print_json
+from penstock.cli.tables import counted, print_json
 
 _MIB = 1 << 20
 
@@ -24,7 +24,7 @@ _MIB = 1 << 20
     "target",
     metavar="URL",
     required=True,
-    help="A directory, or s3://BUCKET/PREFIX and its like; each topic gets a folder there.",
+    help="A directory, or a URL such as s3://BUCKET/PREFIX; each topic gets a folder there.",
 )
 @click.option(
     "--compression",
@@ -37,13 +37,12 @@ _MIB = 1 << 20
     type=click.IntRange(min=1),
     default=64,
     show_default=True,
-    help="About so much of the log goes into one file.",
+    help="About how much of the log goes into one file.",
 )
 @click.option(
     "--overwrite",
     is_flag=True,
-    help="Take the place of an export that is over: its files are deleted once the new ones are "
-    "written.",
+    help="Replace a finished export: its files are deleted once the new files are written.",
 )
 @door_options
 @engine_options
@@ -64,7 +63,7 @@ def command(
     ui_port: int,
     as_json: bool,
 ) -> None:
-    """Write topics as Parquet files: all that they have now, with offsets, times and headers."""
+    """Write all present records of topics as Parquet files, with offsets, times and headers."""
     door = make_door(urls, secret_file, objects)
     choice = make_engine(engine, master, memory, workers, ui_port)
     from penstock.pipeline.client import DoorClient
@@ -96,6 +95,7 @@ def command(
         return
     for one in done:
         click.echo(
-            f"{one.topic}: {one.records:,} records in {one.files:,} files of {one.bytes:,} bytes "
-            f"({one.log_bytes:,} in the log), {one.seconds:.1f} s, to {one.url}"
+            f"{one.topic}: wrote {counted(one.records, 'record')} in {counted(one.files, 'file')} "
+            f"of {counted(one.bytes, 'byte')} ({one.log_bytes:,} in the log) to {one.url} "
+            f"in {one.seconds:.1f} s"
         )

@@ -12,7 +12,7 @@ from penstock.cli.pipeline_options import (
     open_engine,
 )
 from penstock.cli.progress import Progress
-from penstock.cli.tables import print_json
+from penstock.cli.tables import counted, print_json
 
 
 @click.command("import")
@@ -23,28 +23,34 @@ from penstock.cli.tables import print_json
     required=True,
     help="The folder that `penstock pipeline export` made of a topic.",
 )
-@click.option("--topic", "name", metavar="NAME", default="", help="Else as it was called.")
+@click.option(
+    "--topic",
+    "name",
+    metavar="NAME",
+    default="",
+    help="Name of the topic; without it, the exported topic's name.",
+)
 @click.option(
     "--offsets",
     type=click.Choice(("keep", "new")),
     default="keep",
     show_default=True,
-    help="Keep offsets, in a topic without any records; or let records follow what is "
-    "there, without gaps.",
+    help="keep: keep the offsets; the topic must be empty. append: append to the topic's records, "
+    "without gaps.",
 )
 @click.option(
     "--import-id",
     metavar="TEXT",
     default="",
-    help="Makes it happen once: with the same one it goes on where it was. Else by the export "
-    "and the topic.",
+    help="Name of this import: another call with the same name goes on where the first stopped. "
+    "Without it, the export and the topic give the name.",
 )
 @click.option(
     "--codec",
     type=click.Choice(("none", "gzip", "snappy", "lz4", "zstd")),
     default="zstd",
     show_default=True,
-    help="Of the batches in the log.",
+    help="Compression of the batches in the log.",
 )
 @door_options
 @engine_options
@@ -65,7 +71,7 @@ def command(
     ui_port: int,
     as_json: bool,
 ) -> None:
-    """Write an export into a topic that exists: once, however often it is called.
+    """Write an export into an existing topic, once, however often the command is repeated.
 
     Partitions, order, keys, values, headers and timestamps stay as they were; producers' ids don't.
     """
@@ -97,6 +103,7 @@ def command(
     if as_json:
         print_json(msgspec.to_builtins(done))
         return
-    click.echo(f"{done.topic}: {done.records:,} records in {done.seconds:.1f} s")
+    click.echo(f"{done.topic}: {counted(done.records, 'record')} in {done.seconds:.1f} s")
     if done.repeated_records:
-        click.echo(f"{done.repeated_records:,} were there already, of an earlier try")
+        repeated = counted(done.repeated_records, "record")
+        click.echo(f"{repeated} had already been written by an earlier call")

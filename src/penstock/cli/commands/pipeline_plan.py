@@ -8,7 +8,7 @@ from penstock.cli.client.http import JsonObject
 from penstock.cli.compaction_options import make_settings, plan_options
 from penstock.cli.options import json_option
 from penstock.cli.pipeline_options import door_options, make_door, registry_option
-from penstock.cli.tables import print_json, print_table
+from penstock.cli.tables import counted, print_json, print_table
 
 if TYPE_CHECKING:
     from penstock.pipeline.api_messages import Range, TopicState
@@ -34,11 +34,11 @@ def command(
     registry: str,
     as_json: bool,
 ) -> None:
-    """Show what compaction would do now, and what each topic's table would read, and why, without
-    doing it.
+    """Show what compaction would do now and what each topic's table would read, and why. Nothing is
+    changed.
 
-    Tables are those that `penstock pipeline run` keeps: of topics with penstock.table. How far they
-    are is what the journal knows; no catalog is opened.
+    The tables shown are those of topics with the config penstock.table, which `penstock pipeline
+    run` keeps. Their progress comes from the journal; no catalog is opened.
     """
     door = make_door(urls, secret_file, objects)
     from penstock.pipeline.client import DoorClient
@@ -78,8 +78,9 @@ def command(
         ],
     )
     click.echo(
-        f"{len(rows)} items: {planned.planned_runs:,} of {planned.run_count:,} runs, "
-        f"{planned.planned_bytes:,} of {planned.size_bytes:,} bytes"
+        f"{counted(len(rows), 'item')}: {planned.planned_runs:,} of "
+        f"{counted(planned.run_count, 'run')}, {planned.planned_bytes:,} of "
+        f"{counted(planned.size_bytes, 'byte')}"
     )
     if tables:
         click.echo()

@@ -37,8 +37,8 @@ NOT_DRAINED_EXIT_STATUS: Final = 1
 
 
 def _read_config(context: click.Context, _option: click.Parameter, file: Path | None) -> None:
-    """Make the section of a TOML file the options' defaults: the environment and the command line
-    go before it."""
+    """Make a TOML file's section the options' defaults. The environment and the command line have
+    precedence."""
     if file is None:
         return
     known = {option.name for option in context.command.params}
@@ -48,7 +48,7 @@ def _read_config(context: click.Context, _option: click.Parameter, file: Path | 
         option = _PARAMETERS.get(option, option)
         if option not in known:
             raise InvalidRequestError(
-                "read setting", f"{PIPELINE_SECTION}.{name}", f"file {file} sets what is no setting"
+                "read setting", f"{PIPELINE_SECTION}.{name}", f"unknown setting in {file}"
             )
         values[option] = (
             [f"{key}={one}" for key, one in value.items()] if isinstance(value, dict) else value
@@ -84,11 +84,12 @@ def _interval(name: str, seconds: float, text: str) -> Callable[[Command], Comma
     is_eager=True,
     expose_value=False,
     callback=_read_config,
-    help="TOML file whose section [pipeline] has these options by name; a server's will do.",
+    help="TOML file whose section [pipeline] has these options by name; a server's file may have "
+    "this section.",
 )
-@_interval("compaction", 60.0, "Between two looks at what there is to compact; 0: never.")
-@_interval("table", 30.0, "Between two commits of each topic with penstock.table; 0: never.")
-@_interval("maintenance", 3600.0, "Between two maintenances of each table; 0: never.")
+@_interval("compaction", 60.0, "Seconds between two searches for something to compact; 0: never.")
+@_interval("table", 30.0, "Seconds between two commits to each topic's table; 0: never.")
+@_interval("maintenance", 3600.0, "Seconds between two maintenances of each table; 0: never.")
 @catalog_options
 @pipeline_option(
     "--parallel",
@@ -96,7 +97,7 @@ def _interval(name: str, seconds: float, text: str) -> Callable[[Command], Comma
     type=click.IntRange(min=1),
     default=2,
     show_default=True,
-    help="Jobs that run at the same time.",
+    help="Number of jobs that run at the same time.",
 )
 @pipeline_option(
     "--drain",
@@ -104,13 +105,13 @@ def _interval(name: str, seconds: float, text: str) -> Callable[[Command], Comma
     type=click.FloatRange(min=0),
     default=60.0,
     show_default=True,
-    help="How long running jobs are waited for at the end.",
+    help="Longest wait for running jobs at the end.",
 )
 @pipeline_option(
     "--http",
     metavar="HOST:PORT",
     default="",
-    help="Serve /metrics, /v1/status and /health there.",
+    help="Serve /metrics, /v1/status and /health at this address.",
 )
 @pipeline_option("--once", is_flag=True, help="Run each job once, and end.")
 @pipeline_option("--json", "as_json", is_flag=True, help="Print one JSON object per run of a job.")
@@ -142,8 +143,9 @@ def command(
 ) -> None:
     """Run all jobs of a cluster on a schedule: compaction, and tables of topics that have one.
 
-    Each job fails by itself, and is tried again later and later. SIGTERM and Ctrl-C let running
-    jobs end, for --drain; one that is killed leaves nothing but objects that the agents delete.
+    A job that fails is tried again after a growing pause; other jobs go on. After SIGTERM or
+    Ctrl-C, running jobs may finish within --drain. A job that is killed leaves only objects that
+    the agents delete.
     """
     configure_logs("warning")
     door = make_door(urls, secret_file, objects)
@@ -223,7 +225,7 @@ _SHOWN: Final = (
 
 
 def shown_counts(summary: Mapping[str, object]) -> str:
-    """What a run did, in a line; "" when that was nothing."""
+    """Say in a line what a run did; "": nothing."""
     counts = {name: summary[name] for name in _SHOWN if summary.get(name)}
     lost = summary.get("lost")
     if isinstance(lost, Sequence) and lost:

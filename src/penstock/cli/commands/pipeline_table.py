@@ -17,7 +17,7 @@ from penstock.cli.pipeline_options import (
     open_engine,
 )
 from penstock.cli.progress import Progress
-from penstock.cli.tables import print_json
+from penstock.cli.tables import counted, print_json
 from penstock.model.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ _SHOWN_LOST = 5
 
 
 @click.command("table")
-@click.option("--topic", required=True, metavar="TOPIC", help="Whose records become rows.")
+@click.option(
+    "--topic", required=True, metavar="TOPIC", help="The topic whose records become rows."
+)
 @catalog_options
 @click.option("--table", metavar="NAME", default="", help="namespace.table  [default: the topic's]")
 @click.option("--mode", type=click.Choice(("append", "upsert")), help="  [default: the topic's]")
@@ -39,20 +41,20 @@ _SHOWN_LOST = 5
     "--value-schema",
     metavar="FILE",
     default="",
-    help="Of values: .avsc, .json, .proto, or a descriptor set (.desc); or the word registry: "
-    "values are of its wire format.  [default: the topic's]",
+    help="Schema of values: a file .avsc, .json, .proto, or a descriptor set (.desc); or the word "
+    "registry: values have the registry's wire format.  [default: the topic's]",
 )
 @click.option(
-    "--message", metavar="NAME", default="", help="Of --value-schema: which of its messages."
+    "--message", metavar="NAME", default="", help="The message of --value-schema that values are."
 )
 @click.option(
     "--key-schema",
     metavar="FILE",
     default="",
-    help="Of keys: as --value-schema.  [default: the topic's]",
+    help="Schema of keys, like --value-schema.  [default: the topic's]",
 )
 @click.option(
-    "--key-message", metavar="NAME", default="", help="Of --key-schema: which of its messages."
+    "--key-message", metavar="NAME", default="", help="The message of --key-schema that keys are."
 )
 @click.option(
     "--proto-path",
@@ -60,13 +62,13 @@ _SHOWN_LOST = 5
     metavar="FOLDER",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Where imports of a .proto file are; else in its own folder.",
+    help="Folder with the imports of a .proto file; without it, the file's own folder.",
 )
 @click.option(
     "--partition",
     metavar="TRANSFORMS",
     default="",
-    help="Of a new table: day(timestamp), hour(timestamp), ... or none.",
+    help="Partitioning of a new table: day(timestamp), hour(timestamp), ... or none.",
 )
 @click.option(
     "--buckets",
@@ -74,27 +76,27 @@ _SHOWN_LOST = 5
     type=click.IntRange(min=1),
     default=16,
     show_default=True,
-    help="Of a new table with --mode upsert.",
+    help="Buckets of a new table with --mode upsert.",
 )
-@click.option("--dead-letters", metavar="TOPIC", default="", help="Where bad records go.")
+@click.option("--dead-letters", metavar="TOPIC", default="", help="Topic that gets bad records.")
 @click.option(
     "--target-file-mib",
     metavar="N",
     type=click.IntRange(min=1),
     default=128,
     show_default=True,
-    help="Size of data files, about.",
+    help="Approximate size of data files.",
 )
 @click.option(
     "--adopt",
     is_flag=True,
-    help="Go on in the table of a deleted topic of this name; not with upsert.",
+    help="Continue the table of a deleted topic of the same name; not with upsert.",
 )
-@click.option("--restart", is_flag=True, help="Make a table again that was dropped.")
+@click.option("--restart", is_flag=True, help="Create a table again that was dropped.")
 @click.option(
     "--maintain",
     is_flag=True,
-    help="Join small files, expire snapshots and delete orphans instead.",
+    help="Maintain the table instead: join small files, expire snapshots, delete orphans.",
 )
 @click.option(
     "--native",
@@ -108,7 +110,7 @@ _SHOWN_LOST = 5
     type=click.IntRange(min=0),
     default=24,
     show_default=True,
-    help="With --maintain: older snapshots are expired.",
+    help="With --maintain: snapshots older than this are expired.",
 )
 @click.option(
     "--orphan-age-hours",
@@ -116,7 +118,7 @@ _SHOWN_LOST = 5
     type=click.IntRange(min=1),
     default=72,
     show_default=True,
-    help="With --maintain: older files that nothing names are deleted.",
+    help="With --maintain: files older than this that no snapshot names are deleted.",
 )
 @door_options
 @engine_options
@@ -156,9 +158,9 @@ def command(
 ) -> None:
     """Bring a topic's Iceberg table up to date, exactly once.
 
-    Columns: key, value, partition, offset, timestamp, headers; with a schema, the value's fields.
-    May be stopped at any time and started anywhere; `penstock pipeline run` does the same on a
-    schedule.
+    The columns are key, value, partition, offset, timestamp and headers; with a schema, the value's
+    fields. The command may be stopped at any time and started on any machine; `penstock pipeline
+    run` does the same on a schedule.
     """
     door = make_door(urls, secret_file, objects)
     from penstock.pipeline.client import DoorClient
@@ -184,7 +186,7 @@ def command(
     settings = _with_key_schema(settings, key_schema, key_message, proto_folders)
     if native and not maintain:
         raise InvalidRequestError(
-            "make a table", topic, "--native is of --maintain", "rows are always written by ours"
+            "make a table", topic, "--native is for --maintain", "leave out --native"
         )
     conf = EXTENSIONS if native else {}
     choice = make_engine(engine, master, memory, workers, ui_port, conf=conf)
@@ -228,8 +230,8 @@ def _with_schema(
     from penstock.pipeline.tables.settings import FILE, REGISTRY
 
     if not value_schema or value_schema == REGISTRY:
-        # A registry alone, which may come from the environment, makes no raw topic typed: the same
-        # command and `pipeline run` must take a topic for the same.
+        # A registry alone, which may come from the environment, doesn't make a raw topic typed:
+        # this command and `pipeline run` must treat a topic alike.
         return msgspec.structs.replace(settings, schema=value_schema)
     return msgspec.structs.replace(
         settings,
@@ -257,28 +259,30 @@ def _with_key_schema(
 
 def _print(summary: "TableSummary") -> None:
     click.echo(
-        f"{summary.table}: {summary.rows:,} rows in {summary.files} files "
-        f"({summary.file_bytes:,} bytes), {summary.commits} commits, {summary.milliseconds} ms"
+        f"{summary.table}: {counted(summary.rows, 'row')} in {counted(summary.files, 'file')} "
+        f"({counted(summary.file_bytes, 'byte')}), {counted(summary.commits, 'commit')}, "
+        f"{summary.milliseconds} ms"
     )
     if summary.bad_records:
-        click.echo(f"{summary.bad_records:,} bad records were set aside")
+        click.echo(f"set aside {counted(summary.bad_records, 'bad record')}")
     if summary.columns_added:
         click.echo(f"new columns: {', '.join(summary.columns_added)}")
     if summary.behind:
-        click.echo(f"{summary.behind:,} records are still to come")
+        click.echo(f"the table lags by {counted(summary.behind, 'record')}")
     for lost in summary.lost[:_SHOWN_LOST]:
         click.echo(
             f"penstock: lost: partition {lost.partition}, offsets {lost.start} to {lost.end - 1}: "
-            "retention was faster than the table",
+            "retention deleted the records before the table had them",
             err=True,
         )
 
 
 def _print_maintained(summary: "MaintenanceSummary") -> None:
     click.echo(
-        f"{summary.table}: {summary.files_joined} files became {summary.files_written}, "
-        f"{summary.snapshots_expired} snapshots expired, {summary.orphans_deleted} files deleted "
-        f"({summary.orphan_bytes:,} bytes)"
+        f"{summary.table}: joined {counted(summary.files_joined, 'file')} into "
+        f"{summary.files_written}, expired {counted(summary.snapshots_expired, 'snapshot')}, "
+        f"deleted {counted(summary.orphans_deleted, 'orphaned file')} "
+        f"({counted(summary.orphan_bytes, 'byte')})"
     )
     if summary.not_expired:
         click.echo(f"penstock: no snapshot was expired: {summary.not_expired}", err=True)

@@ -16,6 +16,7 @@ from penstock.cli.lines import STDIN, Lines, lines_of_file, lines_that_come
 from penstock.cli.options import connect, parse_pairs, server_option, timeout_option
 from penstock.cli.progress import Progress
 from penstock.cli.recordtext import Place, read_json_line, read_text_line
+from penstock.cli.tables import counted
 from penstock.model.errors import InvalidRequestError
 from penstock.records.decode import CODECS
 
@@ -32,12 +33,14 @@ from penstock.records.decode import CODECS
     default="text",
     show_default=True,
     help="text: a line is a value. json: a line is an object with key, value, headers, "
-    "partition and timestamp; unknown fields are refused, and a tombstone says that value is null.",
+    "partition and timestamp; unknown fields are refused; a tombstone has a null value.",
 )
-@click.option("--key-separator", metavar="TEXT", help="A line is a key, this, and a value.")
+@click.option("--key-separator", metavar="TEXT", help="A line is a key, this text, and a value.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
 @click.option(
-    "--partition", type=click.IntRange(min=0), help="For all records; else by key, as Kafka does."
+    "--partition",
+    type=click.IntRange(min=0),
+    help="Partition of all records; without it, the key chooses, as in Kafka.",
 )
 @click.option(
     "--compression",
@@ -51,7 +54,7 @@ from penstock.records.decode import CODECS
     type=click.IntRange(min=1),
     default=BATCH_BYTES,
     show_default=True,
-    help="Records sent together, per partition.",
+    help="Largest batch of records of one partition.",
 )
 @server_option
 @timeout_option
@@ -70,8 +73,8 @@ def command(
     """Send each line of FILES, or of standard input, to TOPIC.
 
     The topic is created if the server's settings allow that. Every record is stored once and in
-    order: the producer is idempotent and waits for all acknowledgements. What comes through a pipe
-    is sent within a tenth of a second; after Ctrl-C, what was read is still sent.
+    order: the producer is idempotent and waits for all acknowledgements. A line from a pipe is sent
+    within a tenth of a second; after Ctrl-C, lines that were read are still sent.
     """
     if key_separator is not None and line_format == "json":
         raise click.UsageError("--key-separator is for --format text")
@@ -108,7 +111,8 @@ def command(
             unsent_count = producer.unsent_count
             click.echo(_sent(producer), err=True)
             if unsent_count:
-                click.echo(f"{unsent_count} more were read, not acknowledged", err=True)
+                unsent = counted(unsent_count, "more record")
+                click.echo(f"read {unsent}, without acknowledgement", err=True)
             raise
         finally:
             producer.close()
@@ -130,7 +134,7 @@ def _send(
             count += len(lines.texts)
             progress.update(read_bytes, count)
     except (KeyboardInterrupt, InvalidRequestError):
-        # Where it goes on is told: at the line that is no record, or by the count.
+        # The user learns where to go on: from the place of the bad line, or from the count.
         producer.flush()
         raise
     producer.flush()
@@ -152,7 +156,7 @@ def _add(
 
 
 def _sent(producer: Producer) -> str:
-    return f"{producer.sent_count} records"
+    return counted(producer.sent_count, "record")
 
 
 def _total_bytes(files: tuple[Path, ...]) -> int | None:

@@ -12,7 +12,7 @@ from penstock.cli.damaged_runs import DamagedRuns, Run
 from penstock.cli.options import json_option
 from penstock.cli.pipeline_options import make_catalog
 from penstock.cli.progress import Progress
-from penstock.cli.tables import print_json, print_table
+from penstock.cli.tables import counted, print_json, print_table
 
 if TYPE_CHECKING:
     from penstock.pipeline.tables.settings import CatalogSettings
@@ -31,20 +31,20 @@ UNREPAIRED_EXIT_STATUS = 1
     "--number",
     metavar="N",
     type=click.IntRange(min=1),
-    help="With --history: this lost history alone; without it all that are open.",
+    help="With --history: this lost history alone; without it, all open histories.",
 )
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Without --history: give up the records that are damaged or missing.",
+    help="Without --history: give up records that are damaged or missing.",
 )
 @click.option(
     "--from",
     "source",
     metavar="URL",
     default="",
-    help="Without --history: look for copies in this backup, directory or bucket, too. The servers"
-    " read it.",
+    help="Without --history: also look for copies in this backup, directory or bucket, which the"
+    " servers read.",
 )
 @click.option(
     "--from-table",
@@ -60,7 +60,7 @@ UNREPAIRED_EXIT_STATUS = 1
     metavar="LOCATION",
     default="warehouse",
     show_default=True,
-    help="Of --from-table: a directory, or s3://BUCKET/PREFIX.",
+    help="With --from-table: where tables are, a directory or s3://BUCKET/PREFIX.",
 )
 @click.option(
     "--catalog", metavar="NAME", default="penstock", show_default=True, help="Of --from-table."
@@ -70,7 +70,7 @@ UNREPAIRED_EXIT_STATUS = 1
     "catalog_properties",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Of --from-table: PyIceberg's, as of `penstock pipeline table`.",
+    help="With --from-table: a property of PyIceberg's catalog, see `penstock pipeline table`.",
 )
 @click.option(
     "--yes",
@@ -80,7 +80,7 @@ UNREPAIRED_EXIT_STATUS = 1
 @click.option(
     "--scan",
     is_flag=True,
-    help="Without --history: first let the servers read and check all that is stored.",
+    help="Without --history: first let the servers read and check everything stored.",
 )
 @click.option(
     "--rate",
@@ -89,15 +89,15 @@ UNREPAIRED_EXIT_STATUS = 1
     type=click.IntRange(min=1, max=1 << 16),
     default=64,
     show_default=True,
-    help="With --scan: what each server reads per second.",
+    help="With --scan: how much each server reads per second.",
 )
 @click.option(
     "--only",
     is_flag=True,
-    help="Without --history: ask this server alone, and no other agent or worker.",
+    help="Without --history: ask only this server, and no other agent or worker.",
 )
 @click.option("--dry-run", is_flag=True, help="List what is lost, and change nothing.")
-@click.option("--give-up", is_flag=True, help="Append nothing: what is lost may be deleted.")
+@click.option("--give-up", is_flag=True, help="Append nothing: the lost records may be deleted.")
 @http_option("HTTP port of an agent of the cluster, or its URL.")
 @click.option(
     "--timeout",
@@ -106,7 +106,7 @@ UNREPAIRED_EXIT_STATUS = 1
     type=click.FloatRange(min=1),
     default=3600.0,
     show_default=True,
-    help="Longest to wait for the agent.",
+    help="Longest time to wait for the agent.",
 )
 @json_option
 @click.pass_context
@@ -131,43 +131,43 @@ def command(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Repair what is damaged, or bring back what the journal has lost.
+    """Repair damaged records, or bring back records that the journal has lost.
 
-    Without --history: of each run of records that is known to be damaged or missing
-    (docs/operations.md, "Damage"; readers and scrubbers find them) the bytes are read once more,
-    and what is still lost is listed. Every agent of a cluster and every worker of a host is asked.
-    What none of them has read lately, as `penstock verify` may have found, --scan lets them read:
-    everything that is stored, the objects by one of them. Copies of damaged
-    runs are looked for in the servers' memory, in WAL files that were not used again, in objects
-    that nothing names any more, and in what --from names. What has a copy is brought back once that
-    is confirmed, or at once with --yes: checked, and put in a new object. With --accept-loss what
-    has no copy is given up: consumers step over those offsets as in a compacted log, and the status
-    keeps the list until retention has passed them. Records that were only damaged in part of their
-    run stay.
+    Without --history the command asks every agent of a cluster, or every worker of a host, for runs
+    of records that are known to be damaged or missing; readers and scrubbers find such runs
+    (docs/operations.md, "Damage"). The servers read each run once more, and the command lists what
+    is still lost. With --scan the servers first read everything stored, since they may not have
+    read lately what `penstock verify` has found.
 
-    With --from-table what is lost and has no copy is encoded again from the topic's table, if that
-    is a raw one that is appended to: the same keys, values, headers and timestamps at the same
-    offsets, without producer ids, batch boundaries and compression. It is listed first, and done
-    once it is confirmed or with --yes. A damaged run of which the table lacks an offset stays as
-    it is, unless --accept-loss gives up the rest. Losses accepted before are filled, too.
+    The servers look for copies of damaged runs in their memory, in WAL files that were not used
+    again, in objects that the state no longer names, and in the place that --from names. A run with
+    a copy is brought back after a confirmation, or at once with --yes: the copy is checked and put
+    in a new object. With --accept-loss the records without a copy are given up: consumers step over
+    their offsets as in a compacted log, and the status lists the offsets until retention has passed
+    them. Undamaged records of a damaged run stay.
 
-    With --history: of each open lost history (docs/operations.md, "A database that failed over to
-    an older state") the records are listed per partition and appended again, at new offsets; a
-    batch of an idempotent producer which the log has by now is left out. A history of which all
-    records could be read is closed: what it alone named may then be deleted. Records that lay only
-    in the WAL of another agent can't be read by this one; ask that agent, whose id the list names,
-    or close the history with --give-up.
+    With --from-table, lost records without a copy are encoded again from the topic's table, which
+    must be a raw table in append mode: the same keys, values, headers and timestamps at the same
+    offsets, but without producer ids, batch boundaries and compression. The command lists these
+    records first, and goes on after a confirmation or with --yes. A damaged run stays as it is if
+    the table lacks one of its offsets, unless --accept-loss gives up the rest. Losses that were
+    accepted before are filled, too.
 
-    PENSTOCK_CLUSTER_SECRET must be the cluster's. Exit status: 0 done, 1 something could not be
-    repaired, or a server could not be asked.
+    With --history the command lists the records of each open lost history (docs/operations.md, "A
+    database that failed over to an older state") per partition, and appends them again, at new
+    offsets; it leaves out batches of idempotent producers that the log has by now. A history whose
+    records could all be read is closed: objects that only this history named may then be deleted.
+    Records that lay only in the WAL of another agent can't be read by this agent: ask the agent
+    whose id the list names, or close the history with --give-up.
+
+    PENSTOCK_CLUSTER_SECRET must be the cluster's secret. Exit status: 0 done, 1 something could not
+    be repaired, or a server could not be asked.
     """
     if not of_history:
         if number is not None or give_up:
             raise click.UsageError("--number and --give-up are for --history")
         if dry_run and (accept_loss or yes):
-            raise click.UsageError(
-                "--dry-run changes nothing: give it without --accept-loss, --yes"
-            )
+            raise click.UsageError("--dry-run changes nothing: leave out --accept-loss and --yes")
         if bool(table) != bool(topic):
             raise click.UsageError("--from-table and --topic go together")
         again = None
@@ -233,7 +233,7 @@ def _repair_damage(
             answer["rebuilt"] = rebuilt
             runs = damaged.look(source)
     if accept_loss and (again is None or "rebuilt" in answer):
-        # What has a copy is not given up.
+        # A run that has a copy is not given up.
         lost = [run for run in runs if run["state"] == "damaged" and not run["copy"]]
         runs = _with(runs, damaged.act("accept_loss", lost))
     answer["runs"] = runs
@@ -257,20 +257,21 @@ def _rebuild(
     may: bool,
     yes: bool,
 ) -> list[Run] | None:
-    """Say what a table would fill, ask, and do it; None: it wasn't wanted."""
+    """Say what a table would fill, ask, and fill it; None: the user said no."""
     from penstock.cli.from_table import fill, lost_of, print_plan
 
     settings, table, topic = again
     lost = lost_of(damaged, runs, topic)
     if not lost:
-        click.echo(f"nothing of {topic} is lost that has no copy", err=True)
+        click.echo(f"{topic} has no lost record without a copy", err=True)
         return []
     count = sum(one.offsets for one in lost)
     with contextlib.redirect_stdout(sys.stderr):
-        # Never silently, and not in the way of --json.
+        # The plan is always shown; it goes to standard error, which --json doesn't use.
         print_plan(lost, table)
-        if not may or not (yes or _confirms(f"encode {count} records again from {table}?")):
-            click.echo("nothing was done: --yes does it")
+        wanted = f"encode {counted(count, 'record')} again from {table}?"
+        if not may or not (yes or _confirms(wanted)):
+            click.echo("nothing was done: give --yes to do it")
             return None
     with Progress("records", total=count) as progress:
         return list(
@@ -290,11 +291,11 @@ def _confirms(question: str) -> bool:
 
 
 def _wants(runs: list[Run], copied: list[Run]) -> bool:
-    """Ask a person; a script says --yes."""
+    """Ask whether to bring runs back. Scripts give --yes instead."""
     if not _is_terminal():
         return False
     _print_runs(runs)
-    return _confirms(f"bring back {len(copied)} runs from their copies?")
+    return _confirms(f"bring back {counted(len(copied), 'run')} from copies?")
 
 
 def _is_terminal() -> bool:
@@ -302,7 +303,7 @@ def _is_terminal() -> bool:
 
 
 def _with(runs: list[Run], done: list[Run]) -> list[Run]:
-    """The runs, with what became of some of them."""
+    """Return the runs, with the results of those that were acted on."""
     names = {(run["partition_key"], run["start"], run["place"]): run for run in done}
     return [names.get((run["partition_key"], run["start"], run["place"]), run) for run in runs]
 
@@ -321,27 +322,27 @@ def _print_damage(answer: JsonObject) -> None:
     runs = answer["runs"]
     if scanned := answer.get("scanned"):
         click.echo(
-            f"read {scanned['bytes']:,} bytes of {scanned['runs']:,} runs that are right;"
-            f" {scanned['damaged']:,} runs are not"
+            f"read {counted(scanned['bytes'], 'byte')} of {counted(scanned['runs'], 'run')} without"
+            f" damage, and {counted(scanned['damaged'], 'damaged run')}"
         )
     for one in answer.get("rebuilt", ()):
         filled = ", ".join(f"{start} to {end - 1}" for start, end in one["filled"]) or "nothing"
         lost = ", ".join(f"{start} to {end - 1}" for start, end in one["lost"]) or "nothing"
-        click.echo(f"{one['partition']}: {filled} encoded again, {lost} not in the table")
+        click.echo(f"{one['partition']}: encoded again: {filled}; not in the table: {lost}")
     if runs:
         _print_runs(runs)
     elif "scanned" in answer:
         click.echo("no damage was found")
     else:
         click.echo(
-            "no damage is known. What `penstock verify` has found is known to the servers once they"
-            " have read it: --scan lets them read all that is stored"
+            "no damage is known. The servers learn of damage that `penstock verify` has found when"
+            " they read the damaged bytes: --scan lets them read everything stored"
         )
     for run in runs:
         if run["note"]:
             click.echo(f"  {run['partition']}: {run['note']}")
     if any(run["state"] == "damaged" and run["copy"] for run in runs):
-        click.echo("--yes brings back what has a copy")
+        click.echo("give --yes to bring back the runs that have a copy")
     for absent in answer["not_asked"]:
         click.echo(f"not asked: {absent['server']}: {absent['reason']}")
 
@@ -377,17 +378,18 @@ def _print(reports: list[Run]) -> None:
         )
         if report["held_end"] < report["end"]:
             click.echo(
-                f"  the archive holds it up to position {report['held_end']}: an agent that isn't"
-                " running may have more"
+                f"  the archive holds this history up to position {report['held_end']}: an agent"
+                " that isn't running may hold more of it"
             )
         if report["moves"]:
             click.echo(
-                f"  {report['moves']} runs of the log lie in segments that only this history names"
+                f"  segments that only this history names hold {counted(report['moves'], 'run')} of"
+                " the log"
             )
         for key in report["damaged"]:
             click.echo(
-                f"  {key} is damaged: this history had moved runs of the log to that segment;"
-                " bring the segment back from a copy, or close the history by --give-up"
+                f"  {key} is damaged, and holds runs that this history had moved there;"
+                " bring the segment back from a copy, or close the history with --give-up"
             )
         for topic in report["topics"]:
             click.echo(f"  topic {topic} is only in this history")

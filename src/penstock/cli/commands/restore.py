@@ -12,7 +12,7 @@ from penstock.cli.client.http import JsonObject
 from penstock.cli.options import json_option, parse_time
 from penstock.cli.pipeline_options import engine_options, make_engine, open_engine
 from penstock.cli.progress import Progress
-from penstock.cli.tables import print_json
+from penstock.cli.tables import counted, print_json
 from penstock.log.layout import DataLayout
 from penstock.system.clock import SystemClock
 from penstock.system.lock import DirectoryLock
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     "--data",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Make a data directory, in which there is nothing yet.",
+    help="Make a data directory here, where there is nothing yet.",
 )
 @click.option(
     "--objects",
     metavar="URL",
-    help="Make a cluster with its objects here: a prefix without a cluster. Needs --journal.",
+    help="Make a cluster with its objects at this URL, which has no cluster yet. Needs --journal.",
 )
 @click.option("--journal", metavar="URL", help="The new cluster's database.")
 @click.option(
@@ -48,26 +48,28 @@ if TYPE_CHECKING:
     default="penstock",
     show_default=True,
     metavar="NAME",
-    help="The new cluster's setting `cluster_name`: no journal may have it yet.",
+    help="The new cluster's setting `cluster_name`, which no journal may have yet.",
 )
 @click.option(
     "--to-time",
     metavar="TIME",
-    help="The state at a moment: ms since the epoch, or ISO 8601 (UTC where it names no zone).",
+    help="Restore the state at this time: ms since the epoch, or ISO 8601 (UTC without a zone).",
 )
 @click.option(
-    "--position", type=click.IntRange(min=1), help="The state at a position of the journal."
+    "--position",
+    type=click.IntRange(min=1),
+    help="Restore the state at this position of the journal.",
 )
 @click.option(
     "--allow-loss",
     is_flag=True,
-    help="Leave gaps where records were only in the WAL of an agent, instead of refusing.",
+    help="Leave gaps where only an agent's WAL held the records, instead of refusing.",
 )
 @click.option(
     "--copy",
     "copies",
     is_flag=True,
-    help="Of a cluster: copy its objects, so that the new one doesn't need the parent's.",
+    help="Copy the cluster's objects, so that the new cluster doesn't need the old one's.",
 )
 @engine_options
 @json_option
@@ -88,15 +90,16 @@ def command(
     ui_port: int,
     as_json: bool,
 ) -> None:
-    """Make a data directory of a backup, or a cluster of a cluster's bucket as of a moment.
+    """Make a data directory from a backup, or a cluster from a cluster's bucket as of some moment.
 
-    Of a backup: `penstock serve --data DIR` then goes on from there.
+    From a backup: afterwards `penstock serve --data DIR` serves the restored directory.
 
-    Of a cluster's objects: its archive gives the state, by default the last one. The new cluster
-    has its own id, journal and prefix, or is an embedded server's data directory. It reads what it
-    inherits where the parent keeps it, and never deletes it: keep the parent's bucket, or --copy.
-    With --copy or --engine all objects are read and checked first, in parallel: by Spark's
-    executors, which open both stores with credentials of their own environment, or by threads.
+    From a cluster's objects: the archive in the bucket gives the state, by default the last state.
+    The new cluster has its own id, journal and prefix, or is an embedded server's data directory.
+    It reads inherited objects in the parent's bucket, and never deletes them: keep the parent's
+    bucket, or give --copy. With --copy or --engine all objects are read and checked first, in
+    parallel: by Spark's executors, which open both stores with credentials of their own
+    environment, or by threads.
     """
     from penstock.recovery.cluster import holds_backup
 
@@ -106,7 +109,7 @@ def command(
         raise click.UsageError("give either --to-time or --position")
     if asyncio.run(holds_backup(source, clock=SystemClock(), random=SystemRandom())):
         if data is None or to_time is not None or position is not None or copies:
-            raise click.UsageError("of a backup only --data can be made, as it is")
+            raise click.UsageError("a backup is restored as it is: give --data alone")
         _of_backup(source, data, as_json=as_json)
         return
     if data is None and (objects is None or journal is None):
@@ -143,9 +146,10 @@ def _of_backup(source: str, data: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(manifest)
         return
+    counts = {name: value for name, value in manifest.items() if isinstance(value, int)}
     click.echo(
-        f"restored {manifest['topics']} topics, {manifest['objects']} objects, "
-        f"{manifest['bytes']:,} bytes to {data}"
+        f"restored {counted(counts['topics'], 'topic')}, {counted(counts['objects'], 'object')}, "
+        f"{counted(counts['bytes'], 'byte')} to {data}"
     )
 
 
@@ -209,11 +213,11 @@ def _of_cluster(
         f"({moment}) to {place} as cluster {made['cluster_id']}"
     )
     click.echo(
-        f"{made['objects']:,} objects, {made['bytes']:,} bytes "
+        f"{counted(made['objects'], 'object')}, {counted(made['bytes'], 'byte')} "
         + (
             f"were copied from {made['parent']}"
             if copies
-            else f"stay in {made['parent']}: keep them"
+            else f"stay in {made['parent']}: keep that bucket"
         )
     )
     for lost in made["lost"]:

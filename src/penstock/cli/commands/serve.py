@@ -12,7 +12,7 @@ from penstock.config.sources import load_settings
 
 
 def _setting_options(command: Callable[..., object]) -> Callable[..., object]:
-    """One option per setting; what is not given is left to the other sources."""
+    """Add one option per setting. Other sources give the settings whose options aren't given."""
     for field in reversed(setting_fields().values()):
         names = [field.option]
         flag: dict[str, Any] = {"metavar": field.kind.value.split()[0].upper()}
@@ -30,15 +30,15 @@ def _setting_options(command: Callable[..., object]) -> Callable[..., object]:
     "config_file",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="TOML file with settings; PENSTOCK_CONFIG names one as well.",
+    help="TOML file with settings; PENSTOCK_CONFIG may name the file instead.",
 )
 @click.option("--worker", "worker", hidden=True, help="Set by the parent of workers.")
 @_setting_options
 def command(config_file: Path | None, worker: str | None, **options: str | bool | None) -> None:
     """Run a server in the foreground until Ctrl-C or SIGTERM, which drain it.
 
-    Each option is a setting, which the environment (PENSTOCK_DATA, ...) and a TOML file may give
-    as well; the command line wins, then the environment, then the file.
+    Each option is a setting. The environment (PENSTOCK_DATA, ...) and a TOML file may also give
+    settings: the command line wins, then the environment, then the file.
     """
     given = {
         name: str(value).lower() if isinstance(value, bool) else value

@@ -12,7 +12,7 @@ from penstock.cli.tables import print_json
 @json_option
 @timeout_option
 def command(url: str, as_json: bool, timeout_s: float) -> None:
-    """Show what a server says about itself."""
+    """Show a server's status."""
     status = call("read status", url, "/v1/status", timeout_s=timeout_s)
     if as_json:
         print_json(status)

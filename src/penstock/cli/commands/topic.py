@@ -9,7 +9,7 @@ from penstock.cli.client.cluster import Client
 from penstock.cli.client.errors import RefusedError
 from penstock.cli.client.http import JsonObject
 from penstock.cli.options import connect, json_option, parse_pairs, server_option, timeout_option
-from penstock.cli.tables import print_json, print_table
+from penstock.cli.tables import counted, print_json, print_table
 from penstock.kafka.errors import ErrorCode
 
 
@@ -21,10 +21,12 @@ def command() -> None:
 @command.command("create")
 @click.argument("name")
 @click.option(
-    "--partitions", type=click.IntRange(min=1), help="How many; else the server's default."
+    "--partitions",
+    type=click.IntRange(min=1),
+    help="Number of partitions; without it, the server's default.",
 )
 @click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
-@click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic is there.")
+@click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists.")
 @server_option
 @timeout_option
 def create(
@@ -42,20 +44,20 @@ def create(
             client.admin.create_topic(name, partitions=partitions or DEFAULT_COUNT, configs=values)
         except RefusedError as error:
             if if_not_exists and error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
-                click.echo(f"{name} is there already")
+                click.echo(f"{name} already exists")
                 return
             raise
         count = partitions or len(client.topic(name).leaders)
-    click.echo(f"created {name} with {_count(count, 'partition')}")
+    click.echo(f"created {name} with {counted(count, 'partition')}")
 
 
 @command.command("list")
-@click.option("--internal", is_flag=True, help="Internal topics, too.")
+@click.option("--internal", is_flag=True, help="List internal topics, too.")
 @json_option
 @server_option
 @timeout_option
 def list_topics(internal: bool, as_json: bool, server: str, timeout_s: float) -> None:
-    """List topics and their number of partitions."""
+    """List topics and their numbers of partitions."""
     with connect(server, timeout_s) as client:
         found = client.metadata(None)
     topics = sorted(
@@ -75,14 +77,14 @@ def list_topics(internal: bool, as_json: bool, server: str, timeout_s: float) ->
 
 @command.command("describe")
 @click.argument("names", nargs=-1, required=True)
-@click.option("--all-configs", is_flag=True, help="Configs left at their defaults, too.")
+@click.option("--all-configs", is_flag=True, help="Show configs with default values, too.")
 @json_option
 @server_option
 @timeout_option
 def describe(
     names: tuple[str, ...], all_configs: bool, as_json: bool, server: str, timeout_s: float
 ) -> None:
-    """Describe topics: offsets of each partition, and configs."""
+    """Describe topics: configs, and the offsets of each partition."""
     with connect(server, timeout_s) as client:
         described = [_describe(client, name, all_configs=all_configs) for name in names]
     if as_json:
@@ -111,14 +113,16 @@ def describe(
 
 @command.command("alter")
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(min=1), help="Raise their number to this.")
+@click.option(
+    "--partitions", type=click.IntRange(min=1), help="Raise the number of partitions to this."
+)
 @click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
 @click.option(
     "--delete-config",
     "deleted",
     multiple=True,
     metavar="NAME",
-    help="Give a config back to its default. May be repeated.",
+    help="Reset a config to its default. May be repeated.",
 )
 @server_option
 @timeout_option
@@ -151,7 +155,7 @@ def delete(names: tuple[str, ...], yes: bool, server: str, timeout_s: float) -> 
     """Delete topics with all their records."""
     if not yes:
         if not sys.stdin.isatty():
-            raise click.UsageError("give --yes to delete without being asked")
+            raise click.UsageError("there is no terminal to ask on: give --yes to delete")
         click.confirm(f"Delete {', '.join(names)} with all records?", abort=True)
     with connect(server, timeout_s) as client:
         for name in names:
@@ -181,7 +185,3 @@ def _describe(client: Client, name: str, *, all_configs: bool) -> JsonObject:
             for partition, leader in topic.leaders.items()
         ],
     }
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"

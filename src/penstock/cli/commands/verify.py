@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from penstock.cli.options import json_option
 from penstock.cli.pipeline_options import engine_options, make_door, make_engine, open_engine
 from penstock.cli.progress import Progress
-from penstock.cli.tables import print_json, print_table
+from penstock.cli.tables import counted, print_json, print_table
 from penstock.config.checks import check_places
 from penstock.config.sources import load_settings
 from penstock.model.errors import InvalidRequestError, NotFoundError
@@ -32,14 +32,14 @@ DAMAGE_EXIT_STATUS = 1
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
     envvar="PENSTOCK_DATA",
-    help="The data directory of a server that is alone.",
+    help="The data directory of a server that is not in a cluster.",
 )
 @click.option(
     "--config",
     "config_file",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="TOML file with a server's settings: its data directory, or the cluster's objects and "
+    help="TOML file with a server's settings, which name its data directory, or objects and "
     "journal.",
 )
 @click.option(
@@ -50,7 +50,7 @@ DAMAGE_EXIT_STATUS = 1
 @click.option(
     "--journal",
     metavar="URL",
-    help="A cluster's journal. Without it the state is that of the archive's end.",
+    help="A cluster's journal. Without it, the state at the archive's end is verified.",
 )
 @click.option("--cluster-name", metavar="NAME", default="penstock", show_default=True)
 @click.option(
@@ -61,7 +61,12 @@ DAMAGE_EXIT_STATUS = 1
     help="Verify a running cluster through this agent's HTTP port, in parallel; several agents are "
     "tried in turn.",
 )
-@click.option("--secret-file", metavar="FILE", default="", help="With --url: the cluster's secret.")
+@click.option(
+    "--secret-file",
+    metavar="FILE",
+    default="",
+    help="With --url: a file with the cluster's secret.",
+)
 @click.option(
     "--access",
     "access",
@@ -90,25 +95,25 @@ def command(
     ui_port: int,
     as_json: bool,
 ) -> None:
-    """Read everything that a data directory, a cluster's bucket or a cluster has, and say what is
-    not as it must be.
+    """Read everything in a data directory, a cluster's bucket or a running cluster, and report
+    damage. Servers may be running.
 
-    Checks each batch's CRC, the offsets of each partition, the WAL's frames, the journal's files,
-    the state against what they give, the segments' indexes, and that no object is missing.
-    Orphans, which nothing names, are told too, but are no damage: the server deletes them. Servers
-    may be running.
+    The command checks each batch's CRC, the offsets of each partition, the WAL's frames, the
+    journal's files, the state against the journal, the segments' indexes, and that no object is
+    missing. Orphans, which are objects that the state doesn't name, are listed but are not damage:
+    the server deletes them.
 
-    Of a cluster's bucket, what is only in an agent's WAL is counted and not read, and what lies
-    between the archive's snapshots is replayed and compared. With --url what is in WALs is read
-    through the agents, and the work is spread: over Spark's executors, or over threads; the archive
-    is replayed with --access ambient alone, by this process, whose credentials open the bucket.
-    What wasn't replayed is told.
+    In a cluster's bucket, runs that only an agent's WAL holds are counted but not read; the journal
+    between the archive's snapshots is replayed and compared with them. With --url, runs in WALs are
+    read through the agents, and Spark's executors or threads share the work; the archive is
+    replayed only with --access ambient, by this process, whose credentials open the bucket. The
+    command says what wasn't replayed.
 
-    Exit status: 0 as it must be, 1 damaged, 2 there is nothing that could be checked.
+    Exit status: 0 no damage, 1 damage, 2 there is nothing to check.
     """
     if urls:
         if data is not None or config_file is not None or objects is not None:
-            raise click.UsageError("give either --url, or what to read without a server")
+            raise click.UsageError("give either --url or one of --data, --config and --objects")
         door = make_door(urls, secret_file, access)
         choice = make_engine(engine, master, memory, workers, ui_port)
         with Progress("bytes", total=1) as progress:
@@ -128,7 +133,7 @@ def command(
                 _replay(client, report)
         _print(context, report, as_json=as_json)
         return
-    # The environment's are for the commands that take one.
+    # An engine that the environment names is for the commands that always take one.
     given = (context.get_parameter_source(name) for name in ("engine", "master"))
     if ParameterSource.COMMANDLINE in given:
         raise click.UsageError("--engine and --master go with --url")
@@ -148,7 +153,7 @@ def command(
             None if objects is not None or data is None else find_data(data, needs_database=False)
         )
     except (NotFoundError, InvalidRequestError) as error:
-        # Exit status 2: what is not there, or not read, is not damaged.
+        # Exit status 2, since data that is missing or can't be read is not known to be damaged.
         raise click.UsageError(str(error)) from error
     with Progress("bytes", total=1) as progress:
 
@@ -157,7 +162,7 @@ def command(
             progress.update(done, done)
 
         try:
-            # On demand: of the two, a data directory is verified more often.
+            # Imported here, since most calls verify a data directory.
             from penstock.recovery.cluster import verify_cluster
 
             if layout is not None:
@@ -181,7 +186,7 @@ def command(
 def _replay(client: "DoorClient", report: "VerifyReport") -> None:
     """Replay the cluster's archive, if this process has credentials for the bucket."""
     if client.options.objects != "ambient":
-        report.not_replayed = "--access ambient, or --objects, opens the bucket for it"
+        report.not_replayed = "give --access ambient, or --objects, to open the bucket for it"
         return
     from penstock.recovery.cluster import verify_replay
 
@@ -195,6 +200,15 @@ def _replay(client: "DoorClient", report: "VerifyReport") -> None:
             random=client.random,
         )
     )
+
+
+def _counted(name: str, count: int) -> str:
+    """Return a count with its name in words: `unread_runs` 1 is "1 unread run"."""
+    noun = name.replace("_", " ")
+    for plural, singular in (("batches", "batch"), ("entries", "entry")):
+        if noun.endswith(plural):
+            return counted(count, noun.removesuffix(plural) + singular, noun)
+    return counted(count, noun.removesuffix("s"))
 
 
 def _print(context: click.Context, report: "VerifyReport", *, as_json: bool) -> None:
@@ -222,17 +236,18 @@ def _print(context: click.Context, report: "VerifyReport", *, as_json: bool) -> 
         if findings:
             print_table(("kind", "subject", "detail"), [tuple(row.values()) for row in findings])
         younger = counts.pop("younger_objects", 0)
-        click.echo(", ".join(f"{count:,} {name}" for name, count in counts.items()))
+        click.echo(", ".join(_counted(name, count) for name, count in counts.items()))
         if younger:
-            click.echo(f"younger than the archive's end: {younger:,} objects")
+            click.echo(f"younger than the archive's end: {counted(younger, 'object')}")
         if report.unapplied_entries:
             click.echo(
-                f"{report.unapplied_entries:,} entries of the journal are not in the database yet"
-                f" ({report.unapplied_in_wal:,} of them only in the WAL): the next start, or the"
-                " server that runs, applies them. The records that they name were not read."
+                f"the database doesn't have the last {report.unapplied_entries:,} of the journal's"
+                f" entries yet ({report.unapplied_in_wal:,} of them are only in the WAL): the next"
+                " start, or the running server, applies them. Records that only these entries name"
+                " were not read."
             )
         if report.not_replayed:
             click.echo(f"the archived journal was not replayed: {report.not_replayed}")
-        click.echo("all as it must be" if report.ok else "DAMAGED")
+        click.echo("OK: no problems found" if report.ok else "DAMAGED: see the findings above")
     if not report.ok:
         context.exit(DAMAGE_EXIT_STATUS)

@@ -1,4 +1,7 @@
-"""Many consumers of one topic, half of them slow: what idle connections cost, how soon all hear."""
+"""A workload has many consumers of one topic, half of them slow.
+
+It measures the cost of idle connections, and how soon every consumer has a record.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,17 @@ _FLUSH_S = 30.0
 
 
 class ConnectionsReport(Report, kw_only=True):
-    """Consumers that wait for a record each round; the second half polls once a second only."""
+    """The report of consumers that wait for one record each round; half of them poll only once a
+    second."""
 
     consumers: int
     connected: int
     connect_s: float
-    """Until each consumer had its first record."""
+    """Seconds until each consumer had its first record."""
     eager: Spread
     slow: Spread
     missed: int
-    """Records that a consumer didn't get within `ROUND_S`."""
+    """The number of records that a consumer didn't get within `ROUND_S`."""
     connecting: Usage
     idle: Usage
     usage: Usage
@@ -50,8 +54,9 @@ def connections(
     """Create a topic of one partition, connect consumers, leave them idle, send a record a round.
 
     Args:
-        make_watch: one each for the connecting, the idle time and the rounds.
-        progress: is told how many consumers are connected.
+        make_watch: makes a watch each for the connecting, the idle time and the rounds.
+        progress: called with the number of connected consumers.
+
     Raises:
         PenstockError: the server refuses the topic, or can't be reached.
     """
@@ -62,7 +67,7 @@ def connections(
         raise RetryableError(
             "send",
             f"the first record of {topic}",
-            f"no acknowledgement in {_FLUSH_S:g} s",
+            f"there was no acknowledgement within {_FLUSH_S:g} s",
             target.log.failure,
         )
     connecting, idle, rounds = make_watch(), make_watch(), make_watch()
@@ -127,7 +132,7 @@ def _round(
     first_slow = len(consumers) - len(consumers) // 2
     slow_count = max(1, len(consumers) - first_slow)
     start_ns = time.monotonic_ns()
-    # The slow ones' polls are spread over the second.
+    # The polls of the slow consumers are spread over the second.
     due_ns = {
         at: start_ns + _SLOW_NS * (at - first_slow) // slow_count
         for at in range(first_slow, len(consumers))

@@ -1,7 +1,8 @@
-"""How long a record takes at a steady rate: until its acknowledgement, until a consumer has it.
+"""Workloads measure the latency of records at a steady rate: to acknowledgement, to consumer.
 
-The consumer is a process of its own: in one process, the two clients' callbacks wait for each other
-and the percentiles are the client's. Both processes read the same monotonic clock.
+The consumer has a process of its own. In one process the callbacks of the two clients would wait
+for each other, and the percentiles would be those of the clients. Both processes read the same
+monotonic clock.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ _STAMP_BYTES = 16
 
 
 class LatencyReport(Report, kw_only=True):
-    """Records sent at a steady rate by one client or many."""
+    """The report of records that one client or many have sent at a steady rate."""
 
     producers: int
     rate_per_s: int
     acknowledged: Spread
     received: Spread | None
-    """Until a consumer has the record; None where the workload reads nothing back."""
+    """Latency until a consumer has the record; None: the workload reads nothing back."""
     late_ms_max: float
-    """By how much the client itself missed its plan at worst."""
+    """The greatest delay, in ms, by which the client itself missed its plan."""
     usage: Usage
 
 
@@ -61,17 +62,18 @@ def latency(
     """Create a topic and send records to it one by one (linger 0), while a process reads them.
 
     Args:
-        seconds: that are measured, after `warmup_s` that are not.
-        value_bytes: of each record, at least 16 (its index and the time at which it was sent).
-        watch: measures meanwhile, the warm-up too.
-        progress: is told how many records have been sent.
+        seconds: the measured time, which follows `warmup_s` that are not measured.
+        value_bytes: the size of each record, at least 16 (its index and its time of sending).
+        watch: measures usage during the whole run, with the warm-up.
+        progress: called with the number of records sent.
     Raises:
         PenstockError: the server refuses the topic, or can't be reached.
     """
     target.make_topic(topic, partitions, topic_configs)
     skipped = int(rate_per_s * warmup_s)
     total = skipped + int(rate_per_s * seconds)
-    # Not forked: librdkafka's threads don't survive a fork, and macOS forbids more than that.
+    # The process is spawned, not forked: librdkafka's threads don't survive a fork, and on macOS
+    # more than that breaks.
     processes = multiprocessing.get_context("spawn")
     ours, theirs = processes.Pipe()
     within_s = warmup_s + seconds + READ_S
@@ -140,8 +142,9 @@ def fan(
     """Create a topic and send to it from many slow producers, a connection and a partition each.
 
     Args:
-        rate_per_s: of each producer.
+        rate_per_s: the rate of each producer.
         seconds, warmup_s, value_bytes, watch, progress: see `latency`.
+
     Raises:
         PenstockError: the server refuses the topic, or can't be reached.
     """
@@ -153,7 +156,7 @@ def fan(
     failures = Failures()
     with _Polled([target.producer(linger_ms=0) for _ in range(producers)]) as made:
         for partition, producer in enumerate(made):
-            # Connected to the partition's leader before the clock starts.
+            # This record connects the producer to the partition's leader before the clock starts.
             producer.produce(topic, b"hello", partition=partition)
         for producer in made:
             producer.flush(FLUSH_S)
@@ -193,7 +196,7 @@ def fan(
 
 
 class _Polled:
-    """Producers whose delivery reports a thread each takes as they come."""
+    """Producers with a thread each, which takes the delivery reports as they come."""
 
     def __init__(self, producers: list[Producer]) -> None:
         self._producers = producers
@@ -241,7 +244,7 @@ def _read(
     """Read a topic in a process of its own; send "ready", then (index, nanoseconds) per record."""
     consumer = target.consumer("penstock-bench-latency")
     consumer.assign(target.places(topic, partitions))
-    # A first look connects to the leaders, so that the first record doesn't wait for that.
+    # The first poll connects to the leaders, so that the first record doesn't wait for that.
     consumer.poll(1.0)
     end_s = time.monotonic() + within_s
     got: list[tuple[int, int]] = []

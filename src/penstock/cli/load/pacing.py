@@ -1,4 +1,4 @@
-"""Calls at a steady rate, whatever the calls take: an open loop.
+"""Calls are made at a steady rate, however long each call takes: an open loop.
 
 A closed loop waits for each answer before the next request, so a server that stalls gets fewer
 requests while it stalls, and its percentiles look better than what a user would have seen.
@@ -27,9 +27,10 @@ def paced(
     Args:
         now_ns: a monotonic clock, in nanoseconds.
         sleep: takes seconds.
+
     Returns:
-        By how many nanoseconds the latest call missed its plan: where this is many milliseconds,
-        the client was too slow for the rate, and its percentiles are the client's own.
+        The greatest number of nanoseconds by which a call missed its plan. If this is many
+        milliseconds, the client was too slow for the rate, and measured itself.
     """
     step_ns = _NS_PER_S / rate_per_s
     start_ns = now_ns() + _HEAD_START_NS

@@ -1,4 +1,4 @@
-"""How measured durations are distributed. Pure."""
+"""A spread says how measured durations are distributed. Pure."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ _NS_PER_MS = 1e6
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """Percentiles of durations by nearest rank; zero where nothing was measured."""
+    """Percentiles of durations in ms, by nearest rank; 0 if nothing was measured."""
 
     count: int
     p50_ms: float

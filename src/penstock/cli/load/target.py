@@ -1,6 +1,6 @@
-"""The server that is measured: its topics, and clients of librdkafka for it.
+"""A target is the server that is measured; it makes topics there, and clients of librdkafka.
 
-Everything a workload claims is checked against the server's own offsets (`stored`).
+Everything that a workload claims is checked against the server's own offsets (`stored`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Target:
     """A server of Kafka's protocol.
 
     Args:
-        bootstrap: any node.
-        timeout_s: longest that one request may take.
-        client_settings: librdkafka's, for every client; for example `security.protocol`.
-        producer_settings: librdkafka's, for producers; what a workload is about comes after them.
+        bootstrap: the address of any node.
+        timeout_s: the longest time that one request may take.
+        client_settings: librdkafka's settings for every client, for example `security.protocol`.
+        producer_settings: librdkafka's settings for producers; a workload's own settings win.
     """
 
     def __init__(
@@ -63,7 +63,8 @@ class Target:
         """Make a connected producer.
 
         Args:
-            more: librdkafka's settings with `_` for `.`; what the caller of the program set wins.
+            more: librdkafka's settings with `_` for `.`; `client_settings` win over them.
+
         Raises:
             InvalidRequestError: librdkafka refuses a setting.
             RetryableError: no node answers.
@@ -120,14 +121,15 @@ class Target:
             raise self._as_ours(error, admin, "delete", f"topic {name}") from error
 
     def partitions(self, name: str) -> int:
-        """How many partitions a topic has. Raises: InvalidRequestError, where there is none."""
+        """Return a topic's number of partitions. Raises: InvalidRequestError: there is no such
+        topic."""
         found = self._metadata(self._admin(), name)
         if found.error is not None:
             raise InvalidRequestError("read", f"topic {name}", found.error.str())
         return len(found.partitions)
 
     def stored(self, name: str) -> int:
-        """How many offsets a topic's partitions span, as the server says now."""
+        """Return how many offsets a topic's partitions span, as the server says now."""
         consumer = self.consumer("penstock-bench-count")
         try:
             total = 0
@@ -160,7 +162,7 @@ class Target:
             raise InvalidRequestError("set up", "a client", why, hint) from error
 
     def _connect(self, client: _Client) -> None:
-        """Have a client connect now: what follows is measured, or says no reason when it fails."""
+        """Connect a client now, before the measured time, and raise the reason if that fails."""
         try:
             client.list_topics(timeout=self._timeout_s)
         except self._kafka.KafkaException as error:
@@ -179,7 +181,7 @@ class Target:
         operation: str,
         subject: str,
     ) -> PenstockError:
-        client.poll(0)  # hands its log lines over, of which one says why no connection was made
+        client.poll(0)  # passes on log lines, one of which says why no connection was made
         return translated(error.args[0], operation, subject, failure=self.log.failure)
 
 
@@ -189,7 +191,7 @@ def _made_again(
     client_settings: dict[str, str],
     producer_settings: dict[str, str],
 ) -> Target:
-    """Make a target in the process that is handed one: clients can't be shared."""
+    """Make a target again in a process that gets one, since processes can't share clients."""
     return Target(
         bootstrap,
         timeout_s=timeout_s,
@@ -199,7 +201,7 @@ def _made_again(
 
 
 class Failures:
-    """What delivery reports say went wrong: how many, and the first one's reason."""
+    """Counts the errors of delivery reports, and keeps the first error's reason."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -212,7 +214,7 @@ class Failures:
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What every workload says. `ok`: the server has, or gave, exactly what the workload claims."""
+    """A workload's report. `ok`: the server has, or gave, exactly the records of the workload."""
 
     workload: str
     ok: bool

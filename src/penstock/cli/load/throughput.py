@@ -1,4 +1,4 @@
-"""As fast as one producer sends, and as fast as one consumer reads."""
+"""These workloads send as fast as one producer can, and read as fast as one consumer can."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.model.errors import InvalidRequestError
 
 FLUSH_S = 120.0
 QUIET_S = 30.0
-"""A consumer that got nothing for as long gives up, and the report isn't ok."""
+"""A consumer that got nothing for this many seconds gives up, and the report isn't ok."""
 READ_S = 300.0
 _POOL_BYTES = 32 << 20
 _POLL_EVERY = 1024
@@ -20,7 +20,7 @@ _CONSUMED_TOGETHER = 5_000
 
 
 class ThroughputReport(Report, kw_only=True):
-    """Records of one size, sent or read by one client.
+    """The report of records of one size that one client has sent or read.
 
     `seconds` runs from the first call to the last acknowledgement, or to the last record read.
     """
@@ -28,7 +28,7 @@ class ThroughputReport(Report, kw_only=True):
     value_bytes: int
     seconds: float
     mb_s: float
-    """Of values alone, 10^6 bytes."""
+    """Values per second, in units of 10^6 bytes; keys and headers aren't counted."""
     records_s: int
     usage: Usage
 
@@ -47,16 +47,17 @@ def produce(
     """Create a topic and send records to it: random values, acks=all, linger 5 ms, 1 MB batches.
 
     Args:
-        records: how many.
-        value_bytes: of each record; records have no key.
-        watch: measures meanwhile.
-        progress: is told how many records librdkafka has taken.
+        records: the number of records.
+        value_bytes: the size of each record; records have no key.
+        watch: measures usage during the run.
+        progress: called with the number of records that librdkafka has taken.
+
     Raises:
         PenstockError: the server refuses the topic, or can't be reached.
     """
     target.make_topic(topic, partitions, topic_configs)
-    # Random, so that no codec on the way makes the measured bytes fewer. The next value begins one
-    # byte further than it would have to, so that the pool repeats no value before long.
+    # Values are random, so that no codec on the way makes the measured bytes fewer. Each value
+    # begins one byte further than it would have to, so that values don't repeat soon.
     pool = os.urandom(_POOL_BYTES)
     last = len(pool) - value_bytes
     failures = Failures()
@@ -110,19 +111,23 @@ def produce(
 def consume(
     target: Target, topic: str, *, watch: Watch, progress: Callable[[int], None]
 ) -> ThroughputReport:
-    """Read a topic from its start to where it ended when the reading began.
+    """Read a topic from its start to the end that it had when the reading began.
 
     Args:
-        progress: is told how many records have been read.
+        progress: called with the number of records read.
+
     Raises:
-        InvalidRequestError: there is no such topic, or it is empty.
+        InvalidRequestError: there is no such topic, or the topic is empty.
         PenstockError: the server can't be reached.
     """
     partitions = target.partitions(topic)
     expected = target.stored(topic)
     if not expected:
         raise InvalidRequestError(
-            "read", f"topic {topic}", "it holds no records", "leave --topic out to have one filled"
+            "read",
+            f"topic {topic}",
+            "it holds no records",
+            "leave out --topic to have a topic filled",
         )
     consumer = target.consumer("penstock-bench-read", auto_offset_reset="earliest")
     count = size_bytes = 0

@@ -1,6 +1,7 @@
-"""What a run cost: CPU seconds and memory of the server's processes, of this one, of all others.
+"""A watch measures a run's CPU seconds and memory: of the server, of this process, of all others.
 
-Needs psutil (`pip install "penstock[bench]"`); without psutil only this process' CPU is measured.
+The watch needs psutil (`pip install "penstock[bench]"`); without psutil it measures only the CPU of
+this process.
 """
 
 from __future__ import annotations
@@ -16,31 +17,34 @@ import msgspec
 from penstock.model.errors import NotFoundError
 
 SAMPLE_S: Final = 0.2
-"""A child of the server that lives for less may go unseen, and with it its CPU."""
+"""The seconds between two samples. A child of the server that lives for a shorter time may be
+missed, with its CPU."""
 _BUSY: Final = ("user", "nice", "system", "irq", "softirq")
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What one measured window cost. A figure that could not be measured is None."""
+    """The usage of one measured window. A figure that could not be measured is None."""
 
     window_s: float
     client_cpu_s: float
     server_cpu_s: float | None = None
-    """Of the server's process and its children, user and system."""
+    """User and system time of the server's process and its children."""
     server_rss_start_mb: float | None = None
     server_rss_peak_mb: float | None = None
     server_rss_end_mb: float | None = None
     server_written_mb: float | None = None
-    """Bytes that the server's processes caused to be written to disks; Linux alone says this."""
+    """Megabytes that the server's processes caused to be written to disks; measured on Linux
+    only."""
     noise_percent: float | None = None
-    """Share of all CPUs that other processes used: a figure with much noise proves nothing."""
+    """The share of all CPUs that other processes used. Figures with much noise prove nothing."""
 
 
 class Watch:
-    """Measures what happens within its `with`; `usage` is there when the block has ended.
+    """Measures what happens within its `with` block, and then has the result in `usage`.
 
     Args:
-        server_pid: the server's process; its children count, too.
+        server_pid: the id of the server's process; its children count, too.
+
     Raises:
         NotFoundError: `server_pid` is given and psutil is not installed, or no such process runs.
     """
@@ -122,10 +126,10 @@ class Watch:
                     rss_bytes += process.memory_info().rss
                     identity = (process.pid, process.create_time())
             except self._psutil.Error:
-                continue  # ended since it was listed: what it used until the last look counts
+                continue  # the process has ended: its usage until the last sample counts
             figures = (times.user + times.system, self._written(process))
-            # What a process has used before the window began is not of the window; a process that
-            # was born within it has used nothing before.
+            # A process's usage from before the window doesn't count. A process that started within
+            # the window has no such usage.
             self._firsts.setdefault(identity, figures if is_first else (0.0, 0))
             self._lasts[identity] = figures
         self._rss_bytes_max = max(self._rss_bytes_max, rss_bytes)
@@ -138,7 +142,7 @@ class Watch:
             return []
 
     def _written(self, process: Any) -> int:
-        # macOS counts no I/O of a process, and Linux may hide it from another user.
+        # macOS doesn't count a process's I/O, and Linux may hide the count from other users.
         try:
             return int(process.io_counters().write_bytes)
         except (AttributeError, self._psutil.Error):

@@ -41,7 +41,7 @@ def test_a_plan_says_what_and_why_and_does_nothing(door: Door) -> None:
     assert row.startswith("join")
     assert "and 1 more" in row
     assert "4 grow 4-fold" in row
-    assert summary.startswith("1 items: 24 of 24 runs")
+    assert summary.startswith("1 item: 24 of 24 runs")
     planned = json.loads(run(door, "plan", "--json").stdout)
     (item,) = planned.pop("items")
     assert sorted(item["partitions"]) == ["flights-0", "flights-1", "planes-0", "planes-1"]
@@ -54,7 +54,7 @@ def test_compaction_of_one_topic_then_of_all(door: Door) -> None:
     done = run(door, "compact", *LOCAL, "--topic", "planes", "--workers=1")
     assert done.exit_code == 0, done.output
     first, second = done.stdout.splitlines()
-    assert "12 runs of 2 partitions became 2" in first
+    assert "12 runs of 2 partitions became 2 runs" in first
     assert second.startswith("read ")
     # Without a terminal there is no progress bar, only the line that says what runs.
     assert done.stderr == (
