@@ -394,7 +394,8 @@ class Agent:
         parts = self.parts
         if self.broker is None or parts is None or parts.order is None or self.node.paused:
             return False
-        return self.clock.monotonic_s() - parts.order.head_confirmed_s > seconds
+        confirmed_s: float = parts.order.head_confirmed_s
+        return self.clock.monotonic_s() - confirmed_s > seconds
 
     def others_in_its_view(self) -> list[int]:
         """The agents that it may send clients to."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.state.cluster_tables import group_shard
 from penstock.state.schema import FEATURE_LEVEL_MAX
@@ -36,7 +36,7 @@ class Faults:
     def __init__(self, world: World) -> None:
         self.world = world
         self.chance = world.chance.fork()
-        kinds: list[Callable[[], Awaitable[None]]] = [
+        kinds: list[Callable[[], Coroutine[Any, Any, None]]] = [
             self._crash,
             self._crash,
             self._power_loss,
@@ -73,8 +73,8 @@ class Faults:
         world.rot.reply_permille = world.profile.reply_rot_permille
         while world.loop.time() < end_s:
             await asyncio.sleep(chance.uniform(0.1, 2 * self._between_s))
-            kind = chance.pick(self._kinds)
-            task = asyncio.get_running_loop().create_task(kind())
+            kind: Callable[[], Coroutine[Any, Any, None]] = chance.pick(self._kinds)
+            task: asyncio.Task[None] = asyncio.get_running_loop().create_task(kind())
             self._pending.add(task)
             task.add_done_callback(self._pending.discard)
 

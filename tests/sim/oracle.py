@@ -164,8 +164,10 @@ class Oracle:
         for command, answer in zip(entry.commands, outcome.answers, strict=True):
             self.cleaned.applied(command, answer)
             if isinstance(answer, Condemned):
-                for key in answer.keys:
-                    self._world.bucket.ever_condemned.setdefault(key, (position, self.time_ms))
+                for object_key in answer.keys:
+                    self._world.bucket.ever_condemned.setdefault(
+                        object_key, (position, self.time_ms)
+                    )
                 self._check_lost(position, answer.keys)
             if isinstance(command, DeleteGroups) and not isinstance(answer, Refused):
                 self._note_deleted(command.group_ids)

@@ -105,7 +105,7 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
 
     def on_order(order: ClusterOrder) -> None:
         parts.order = order
-        parts.closes.append(order._replica.close)
+        parts.closes.append(order._replica.close)  # type: ignore[arg-type]
 
     ports = AgentPorts(
         clock=BelievedClock(agent.clock, after_ms=int(BELIEVED_AFTER_S * 1000)),

@@ -7,7 +7,7 @@ what was there before, as if the writer had come right after it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from penstock.wal.format import FILE_HEADER_BYTES
 
@@ -27,8 +27,7 @@ class RacingDevice:
 
     def open(self, name: str, *, create: bool = False) -> File:
         """See the port."""
-        file: Any = RacingFile(self._device.open(name, create=create), self._chance)
-        return file
+        return cast(File, RacingFile(self._device.open(name, create=create), self._chance))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._device, name)

@@ -25,6 +25,7 @@ from sim.producer import Producer, Session
 from sim.readers import Watcher
 
 if TYPE_CHECKING:
+    from sim.agent import Agent
     from sim.chance import Chance
     from sim.history import Place
     from sim.world import World
@@ -44,11 +45,11 @@ class KnownProducer(Producer):
         super().__init__(world, name, count)
         self._known = session
 
-    async def _initialize(self, agent: object) -> tuple[int, Session]:
+    async def _initialize(self, agent: Agent) -> tuple[int, Session]:
         if self._known is not None:
             known, self._known = self._known, None
             return 0, known
-        return await super()._initialize(agent)  # type: ignore[arg-type]
+        return await super()._initialize(agent)
 
 
 class Restoring:
@@ -160,14 +161,12 @@ async def _named_by_the_parent(world: World) -> Session:
 
 
 async def _until_named(admin: Admin) -> tuple[int, int, int]:
-    producer_id, epoch = await admin.until_answered(
-        lambda agent: _named(admin, agent)  # type: ignore[arg-type]
-    )
+    producer_id, epoch = await admin.until_answered(lambda agent: _named(admin, agent))
     return 0, producer_id, epoch
 
 
-async def _named(admin: Admin, agent: object) -> tuple[int, tuple[int, int]]:
-    code, producer_id, epoch = await admin.client.producer_id(agent)  # type: ignore[arg-type]
+async def _named(admin: Admin, agent: Agent) -> tuple[int, tuple[int, int]]:
+    code, producer_id, epoch = await admin.client.producer_id(agent)
     return code, (producer_id, epoch)
 
 

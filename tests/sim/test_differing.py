@@ -16,7 +16,7 @@ from sim.world import World
 
 
 class _Agent(SimpleNamespace):
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
 
 @pytest.fixture

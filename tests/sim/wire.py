@@ -113,7 +113,7 @@ class Connection:
             loop.call_later(self._breaks_after_s(), self.break_off, context=world)
         timer = loop.call_later(PATIENCE_S, self._give_up, name, loop.time())
         try:
-            answer = await reply
+            answer: memoryview = await reply
         finally:
             timer.cancel()
             self._waiting.pop(number, None)
@@ -177,8 +177,8 @@ class Connection:
         is_gone = agent.life != self._life or agent.broker is None or agent.parts is None
         if is_gone or self._client.cut_from(agent):
             return None
-        server: KafkaServer | None = agent.parts.kafka
-        return server
+        assert agent.parts is not None
+        return agent.parts.kafka
 
     # -- the agent's process -----------------------------------------------------------------------
 

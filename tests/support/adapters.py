@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from support.received import received
 from support.records import NewRecord, ReadRecord
 
 READ_SECONDS_MAX = 120.0
@@ -20,10 +21,20 @@ Offsets = list[tuple[int, int]]
 class ClientAdapter(Protocol):
     """A client library that can write records and read them back."""
 
-    name: str
-    codecs: tuple[str, ...]
-    null_headers: bool
-    """Whether it can write a header whose value is null."""
+    @property
+    def name(self) -> str:
+        """The library's name."""
+        ...
+
+    @property
+    def codecs(self) -> tuple[str, ...]:
+        """What it compresses with."""
+        ...
+
+    @property
+    def null_headers(self) -> bool:
+        """Whether it can write a header whose value is null."""
+        ...
 
     def write(
         self,
@@ -115,15 +126,16 @@ class ConfluentAdapter:
         deadline = time.monotonic() + READ_SECONDS_MAX
         while len(read) < count and time.monotonic() < deadline:
             for message in consumer.consume(500, timeout=0.2):
-                assert message.error() is None, message.error()
+                record = received(message)
+                headers: Any = message.headers()
                 read.append(
                     ReadRecord(
-                        message.partition(),
-                        message.offset(),
+                        record.partition,
+                        record.offset,
                         message.key(),
                         message.value(),
                         message.timestamp()[1],
-                        tuple(message.headers() or ()),
+                        tuple(headers or ()),
                     )
                 )
         consumer.close()

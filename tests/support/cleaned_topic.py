@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -55,7 +56,7 @@ class CleanedTopic:
     _round: int = 0
 
     def create(self, **configs: str) -> None:
-        from confluent_kafka.admin import AdminClient, NewTopic
+        from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         wanted = {
@@ -94,7 +95,7 @@ class CleanedTopic:
                 self.written[partition][offset] = ModelRecord(
                     offset, record.timestamp_ms, record.key, record.value, record.headers
                 )
-            eventually(self.run_counts, lambda now, old=before: all(now[p] > old[p] for p in now))
+            eventually(self.run_counts, partial(_has_grown, before))
 
     def state(self) -> TopicState:
         (found,) = self.client.topics([self.topic]).topics
@@ -411,3 +412,7 @@ def check_a_topic(topic: CleanedTopic, forget: Callable[[], None] = lambda: None
     finally:
         for follower in followers:
             follower.close()
+
+
+def _has_grown(before: dict[int, int], now: dict[int, int]) -> bool:
+    return all(now[number] > before[number] for number in now)

@@ -91,6 +91,9 @@ class NoSink:
     def is_asked_more(self) -> bool:
         return False
 
+    def end_when_answered(self, error: PenstockError) -> None:
+        raise error
+
     def takes_files(self) -> bool:
         return False
 
@@ -175,7 +178,7 @@ class ClusterAgent:
         path = world.folder / f"replica-{self.agent_id}-{world.count}.sqlite"
         replica = Replica.open(path, machine, fsync=False, keeps_journal=False)
         self.order = await ClusterOrder.open(
-            self.journal,  # type: ignore[arg-type]
+            self.journal,
             replica,
             machine,
             identity=AgentIdentity(

@@ -10,6 +10,7 @@ import asyncio
 import json
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -149,5 +150,5 @@ if __name__ == "__main__":
         "aiokafka": aiokafka,
         "python": kafka_python,
     }
-    run = runs.get(library) or partial(led_by_lines, library)
+    run: Callable[..., None] = runs.get(library) or partial(led_by_lines, library)
     run(*arguments, Ending())

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 import support.quiet
@@ -43,7 +44,7 @@ class CompactedLog:
 
     def create(self, **configs: str) -> None:
         """Create the topic."""
-        from confluent_kafka.admin import AdminClient, NewTopic
+        from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         # Its records are of long ago.
@@ -76,7 +77,7 @@ class CompactedLog:
                     partition, offset, record.key, record.value, record.timestamp_ms, record.headers
                 )
             # One more run each: what is written next must not be joined with it by the uploader.
-            eventually(self.run_counts, lambda now, old=before: all(now[p] > old[p] for p in now))
+            eventually(self.run_counts, partial(_has_grown, before))
 
     def run_counts(self) -> dict[int, int]:
         """Runs in objects by partition."""
@@ -206,3 +207,7 @@ def start_driver(url: str, engine: str = "local", step: str = "") -> subprocess.
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def _has_grown(before: dict[int, int], now: dict[int, int]) -> bool:
+    return all(now[number] > before[number] for number in now)

@@ -69,11 +69,11 @@ class KilledOnce:
         whole = ObjectAccess.put
         if not Path(self.marker).exists():
             Path(self.marker).write_text("here")
-            ObjectAccess.put = (before if self.step == "putting" else after)(whole)
+            ObjectAccess.put = (before if self.step == "putting" else after)(whole)  # type: ignore[method-assign]
         try:
             return self.task(item)
         finally:
-            ObjectAccess.put = whole
+            ObjectAccess.put = whole  # type: ignore[method-assign]
 
 
 def main(url: str, engine_name: str, step: str) -> None:
@@ -85,22 +85,23 @@ def main(url: str, engine_name: str, step: str) -> None:
     from penstock.pipeline.objects import ObjectAccess
 
     if step and engine_name == "local":  # whose lease's end is waited for
-        compaction.JobLease = functools.partial(JobLease, lease_ms=LEASE_MS)
+        module: Any = compaction
+        module.JobLease = functools.partial(JobLease, lease_ms=LEASE_MS)
     match step:
         case "opened":
             compaction.plan_compaction = die
         case "planned":
             compaction.with_producers = after(compaction.with_producers)
         case "putting":
-            ObjectAccess.put = before(ObjectAccess.put)
+            ObjectAccess.put = before(ObjectAccess.put)  # type: ignore[method-assign]
         case "put":
-            ObjectAccess.put = after(ObjectAccess.put)
+            ObjectAccess.put = after(ObjectAccess.put)  # type: ignore[method-assign]
         case "committing":
-            DoorClient.replace = before(DoorClient.replace)
+            DoorClient.replace = before(DoorClient.replace)  # type: ignore[method-assign]
         case "stalled":
-            DoorClient.replace = stalled(DoorClient.replace)
+            DoorClient.replace = stalled(DoorClient.replace)  # type: ignore[method-assign]
         case "committed":
-            DoorClient.replace = after(DoorClient.replace)
+            DoorClient.replace = after(DoorClient.replace)  # type: ignore[method-assign]
     settings = CompactionSettings(item_partitions_max=1)
     if engine_name == "spark":
         from penstock.pipeline.session import session

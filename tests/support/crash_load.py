@@ -10,6 +10,7 @@ import random
 import threading
 import time
 from collections import defaultdict
+from functools import partial
 from typing import Any
 
 from confluent_kafka import (
@@ -18,9 +19,10 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from support.log_checker import Commit, CommittedRead, History, Place, Poll, Send, TopicEvent
+from support.received import received
 from support.waiting import eventually
 
 # A client must outlive many kills: it tries again soon, and gives a record up only long after.
@@ -203,9 +205,10 @@ class ReaderThread(threading.Thread):
         while not self.ending.is_set():
             messages = [m for m in self.consumer.consume(500, timeout=0.1) if m.error() is None]
             for message in messages:
-                place = (message.topic(), message.partition())
-                value = value_of(message.value())
-                self.polls[place, self.sessions[place]].append((message.offset(), value))
+                record = received(message)
+                place = (record.topic, record.partition)
+                value = value_of(record.value)
+                self.polls[place, self.sessions[place]].append((record.offset, value))
             if messages:
                 try:
                     self.consumer.commit(asynchronous=False)
@@ -329,7 +332,7 @@ class CrashLoad:
         for reader in self.readers:
             history.polls += reader.readings()
         for commits in self.commits:
-            eventually(lambda commits=commits: commits.read_back(timeout_seconds=20))
+            eventually(partial(commits.read_back, timeout_seconds=20))
             history.group_events += commits.events
         history.topic_events = self.admin.events
         found = AdminClient({**PATIENT, "bootstrap.servers": self.bootstrap}).list_topics(
@@ -361,10 +364,10 @@ class CrashLoad:
         while unfinished:
             assert time.monotonic() < deadline, f"no end of {sorted(unfinished)[:5]}"
             for message in consumer.consume(2000, timeout=0.2):
-                assert message.error() is None, message.error()
-                place = (message.topic(), message.partition())
-                final[place].append((message.offset(), value_of(message.value())))
-                if message.offset() + 1 >= end[place]:
+                record = received(message)
+                place = (record.topic, record.partition)
+                final[place].append((record.offset, value_of(record.value)))
+                if record.offset + 1 >= end[place]:
                     unfinished.discard(place)
         consumer.close()
         return final, start

@@ -117,12 +117,12 @@ def replacement(
         key = new_key(job.job)
         body = objects.get_range(of.objects[0].key, 0, of.objects[0].size_bytes)
         objects.put(key, [body])
-        output = [OutputObject(key, len(body))]
+        copied = [OutputObject(key, len(body))]
         return ReplaceRequest(
             job=job.job,
             n=number,
             input_keys=of.input_keys,
-            objects=output,
+            objects=copied,
             partitions=of.partitions,
         )
     keys: list[str] = []
@@ -154,7 +154,9 @@ def replacement(
     key = new_key(job.job)
     if put:
         objects.put(key, [body])
-    output = [base, end, 0, built.positions[0], run.length, run.max_timestamp, run.batch_count]
+    output: list[Any] = [
+        base, end, 0, built.positions[0], run.length, run.max_timestamp, run.batch_count
+    ]  # fmt: skip
     for index, changed in (output_changes or {}).items():
         output[index] = changed
     partition = ReplacedPartition(

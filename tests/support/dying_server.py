@@ -55,7 +55,7 @@ class Death:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         death = self
-        store.put = dying  # type: ignore[method-assign, attr-defined]
+        store.put = dying
 
     def counts_down(self) -> bool:
         """Whether it is the one."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
+from support.received import received
 from support.waiting import eventually
 
 TOPIC = "t"
@@ -62,8 +63,8 @@ def read_all(bootstrap: str, count: int) -> dict[tuple[int, int], bytes]:
 
     def read() -> int:
         for message in consumer.consume(1000, 0.5):
-            assert message.error() is None, message.error()
-            found[message.partition(), message.offset()] = message.value()
+            record = received(message)
+            found[record.partition, record.offset] = record.value
         return len(found)
 
     try:

@@ -16,7 +16,7 @@ def now_ms(clock: SystemClock) -> int:
     return right_ms(clock) + int(FILE.read_text())
 
 
-SystemClock.now_ms = now_ms  # type: ignore[method-assign]
+SystemClock.now_ms = now_ms  # type: ignore[method-assign, assignment]
 
 if __name__ == "__main__":
     main()

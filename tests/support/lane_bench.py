@@ -201,7 +201,7 @@ def run(test: Callable[[Bench], Coroutine[Any, Any, None]], *, here: bool = Fals
             events.append("views")
 
         lane = CommitLane(
-            wal=wal,  # type: ignore[arg-type]
+            wal=wal,
             order=order,  # type: ignore[arg-type]
             known_producer=lambda *_: None,
             clock=clock,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.log.fetch.whole_runs import read_wal_run
+from penstock.model.ids import PartitionKey
 from penstock.objects import open_store
 from penstock.recovery.verify import VerifyReport, verify
 from penstock.state.read.queries import Queries
@@ -42,7 +43,7 @@ def contents(data: Path) -> dict[str, Any]:
     return found
 
 
-async def _bytes(data: Path) -> dict[int, bytes]:
+async def _bytes(data: Path) -> dict[PartitionKey, bytes]:
     store = open_store(data / "objects")
     found = {}
     with (

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 from penstock.kafka.broker import Broker
@@ -78,7 +78,8 @@ async def serving(
 
 def received_bytes(server: KafkaServer) -> int:
     """Of requests that are not whole."""
-    return sum(connection._framer.pending_bytes for connection in server._host.connections)
+    connections: Iterable[Any] = server._host.connections
+    return sum(connection._framer.pending_bytes for connection in connections)
 
 
 async def turns(count: int = 20) -> None:

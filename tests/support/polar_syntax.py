@@ -1,5 +1,8 @@
 """Hypothesis strategies: any policy that can be written, whatever it means."""
 
+from collections.abc import Callable
+from typing import Any
+
 from hypothesis import strategies as st
 
 from penstock.authz.polar import syntax as s
@@ -9,6 +12,8 @@ NAMES = st.sampled_from(["a", "User", "has_role", "ns::Thing", "is_ok?", "größ
 STRINGS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 names = NAMES.map(s.Name)
 strings = STRINGS.map(s.Name)
+
+Strategy = st.SearchStrategy[Any]
 
 values = st.one_of(
     st.builds(lambda text: s.Value("String", text), STRINGS),
@@ -26,16 +31,16 @@ terms = st.recursive(
 )
 
 
-def tuples(inner, minimum=0, maximum=3):
+def tuples(inner: Strategy, minimum: int = 0, maximum: int = 3) -> Strategy:
     return st.lists(inner, min_size=minimum, max_size=maximum).map(tuple)
 
 
 calls = st.builds(s.Call, names, tuples(terms))
 
 
-def _joined(kind):
-    def build(parts):
-        flat = []
+def _joined(kind: Any) -> Callable[[list[Any]], Any]:
+    def build(parts: list[Any]) -> Any:
+        flat: list[Any] = []
         for part in parts:
             flat += part.parts if isinstance(part, kind) else [part]
         return kind(tuple(flat))

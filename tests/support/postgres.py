@@ -54,7 +54,7 @@ def _version(folder: Path) -> int:
     return int(folder.parent.name.removeprefix("pginstall") or 0)
 
 
-def _as_nobody() -> dict[str, int]:
+def _as_nobody() -> dict[str, Any]:
     return {"user": _NOBODY, "group": _NOBODY} if os.geteuid() == 0 else {}
 
 
@@ -102,7 +102,7 @@ class PostgresServer:
         with log:
             self._process = subprocess.Popen(
                 [
-                    binaries() / "postgres", "-D", self.data, "-p", str(self.port),
+                    str(binaries() / "postgres"), "-D", str(self.data), "-p", str(self.port),
                     "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", *options,
                 ],
                 cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -192,7 +192,8 @@ class PostgresServer:
 
     def _run(self, program: str, *arguments: str | Path) -> None:
         done = subprocess.run(
-            [binaries() / program, *arguments], cwd=self.folder, capture_output=True, text=True,
+            [str(binaries() / program), *map(str, arguments)],
+            cwd=self.folder, capture_output=True, text=True,
             check=False, **_as_nobody(),
         )  # fmt: skip
         if done.returncode:

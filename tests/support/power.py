@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from penstock.log.append.plan import PartitionAppend
 from penstock.model.errors import (
@@ -209,8 +210,8 @@ class World:
             asyncio.create_task(self._administer(life), name="administrator"),
             asyncio.create_task(self._consume(life), name="reader"),
         ]
-        everything = asyncio.gather(*actors)
-        ended = asyncio.create_task(life.ended.wait())
+        everything: asyncio.Future[Any] = asyncio.gather(*actors)
+        ended: asyncio.Future[Any] = asyncio.create_task(life.ended.wait())
         await asyncio.wait([everything, ended], timeout=PATIENCE_S, return_when="FIRST_COMPLETED")
         hangs = not everything.done() and not ended.done()
         life.switch.cut()

@@ -7,8 +7,10 @@ import logging
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
+from support.received import received
 from support.waiting import eventually
 
 SILENT = logging.getLogger("rdkafka")
@@ -161,7 +163,7 @@ class Probe:
             }
         )
 
-        def done(error: Any, message: Any, sent: Sent) -> None:
+        def done(sent: Sent, error: Any, message: Any) -> None:
             sent.ended_s = time.monotonic()
             if error is None:
                 sent.offset = message.offset()
@@ -177,7 +179,7 @@ class Probe:
                         self.topic,
                         sent.value.encode(),
                         partition=partition,
-                        on_delivery=lambda error, message, sent=sent: done(error, message, sent),
+                        on_delivery=partial(done, sent),
                     )
                 except BufferError:
                     break
@@ -212,16 +214,18 @@ class Probe:
             for message in consumer.consume(1000, timeout=0.02):
                 if message.error() is None:
                     at_s = time.monotonic()
-                    value = message.value().decode()
-                    self.read.append(Read(message.partition(), message.offset(), value, at_s))
+                    record = received(message)
+                    value = record.value.decode()
+                    self.read.append(Read(record.partition, record.offset, value, at_s))
         consumer.close()
 
 
 def create_topic(address: str, name: str, partitions: int, **configs: str) -> None:
     """A topic; configs with underscores for dots."""
-    from confluent_kafka.admin import AdminClient, NewTopic
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-    admin = AdminClient({"bootstrap.servers": address, "logger": SILENT})
+    options: dict[str, Any] = {"bootstrap.servers": address, "logger": SILENT}
+    admin = AdminClient(options)
     wanted = {key.replace("_", "."): value for key, value in configs.items()}
     for created in admin.create_topics([NewTopic(name, partitions, config=wanted)]).values():
         created.result(PATIENCE_S)
@@ -254,8 +258,9 @@ def read_all(
             assert time.monotonic() < deadline, f"read up to {reached} of {ends}"
             for message in consumer.consume(1000, timeout=0.2):
                 if message.error() is None:
-                    found[message.partition(), message.offset()] = message.value().decode()
-                    reached[message.partition()] = message.offset() + 1
+                    record = received(message)
+                    found[record.partition, record.offset] = record.value.decode()
+                    reached[record.partition] = record.offset + 1
     finally:
         consumer.close()
     return found

@@ -1,7 +1,7 @@
 """Batches whose records are written as bytes, right or wrong, with a header and a CRC that fit."""
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import cramjam
 import lz4.frame
@@ -61,7 +61,7 @@ def uneven(count: int) -> bytes:
     return b"".join(record(delta, value=field(b"v" * (delta % 2))) for delta in range(count))
 
 
-PACKERS = {
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "none": lambda body: body,
     "gzip": lambda body: bytes(cramjam.gzip.compress(body)),
     "snappy": lambda body: bytes(cramjam.snappy.compress_raw(body)),

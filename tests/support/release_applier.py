@@ -42,7 +42,9 @@ def _apply(journal: list[Any], columns: dict[str, list[str]] | None) -> Any:
     try:
         from penstock.state.apply.machine import LogMachine
     except ModuleNotFoundError:  # releases before the package had its name
-        from penstock.metadata.apply import LogMachine
+        from penstock.metadata.apply import (  # type: ignore[import-not-found,no-redef]
+            LogMachine,
+        )
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "replica.sqlite"

@@ -89,7 +89,8 @@ async def consume(
     rig: Rig, key: PartitionKey, read: Read, bytes_max: int = 1 << 20
 ) -> tuple[list[tuple[int, bytes | None]], CorruptDataError | None]:
     """All records from the log's start on, and the error that ended it."""
-    offset, found = rig.log.log_start(key), []
+    offset: int = rig.log.log_start(key)
+    found: list[Any] = []
     while offset < rig.log.high_watermark(key):
         try:
             got = await read(rig, key, offset, bytes_max)

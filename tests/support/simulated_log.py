@@ -230,6 +230,11 @@ class SwitchedOrder:
         self._switch = switch
 
     @property
+    def committed_position(self) -> int:
+        """See the order."""
+        return self.inner.committed_position
+
+    @property
     def position(self) -> int:
         return self.inner.position
 
@@ -408,7 +413,7 @@ class SimulatedLog:
             ages=Ages(BelievedClock(clock, after_ms=0)),
             limits=limits or small_limits(),
             identity=(order.agent_id, order.epoch),
-            pool=self.pool,  # type: ignore[arg-type]
+            pool=self.pool,
             on_fatal=on_fatal,
         )
         self.upkeep = Upkeep(

@@ -138,7 +138,8 @@ class Lake:
         return catalog
 
     def table(self, topic: str) -> Table:
-        return self.catalog().load_table(("penstock", topic))
+        table: Table = self.catalog().load_table(("penstock", topic))
+        return table
 
     def rows(self, topic: str, *columns: str) -> list[tuple[Any, ...]]:
         """All rows, sorted by partition and offset."""
@@ -170,13 +171,13 @@ def spoil(patch: Callable[[Any, str, Any], None], step: str, end: Callable[[], N
         end: what ends it.
     """
     from penstock.pipeline.client import DoorClient
-    from penstock.pipeline.tables import dead_letters, job, kinds
+    from penstock.pipeline.tables import job, kinds
 
     when, what = step.split("_", 1)
     places: dict[str, tuple[Any, str]] = {
         "files": (kinds, "append_rows"),
         "commit": (job, "commit_change"),
-        "letters": (dead_letters.DoorClient, "write"),
+        "letters": (DoorClient, "write"),
         "save": (DoorClient, "save_table"),
     }
     owner, name = places[what]

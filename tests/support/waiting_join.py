@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from penstock.config.addresses import parse_address
@@ -39,7 +40,7 @@ class WaitingJoin:
         while True:
             joined = connection.request(
                 "join_group",
-                lambda types, member_id=member_id: self._request(types, member_id),
+                partial(self._request, member_id),
                 wait_s=ANSWER_S,
             )
             if not member_id and joined.member_id:
