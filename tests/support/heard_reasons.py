@@ -145,9 +145,8 @@ REASONS: Final = {
     "kernels/jit.py _user_folder: suppress RuntimeError": PLATFORM,
     "kernels/jit.py kernel: RuntimeError": "compiled at each start, where there is no cache",
     "kernels/keys.py key_chunks: CorruptDataError": "kept as it is, where the caller asks for that",
+    "pipeline/tables/parts.py PartReader._read_carefully: _UNFIT": AGAIN,
     "pipeline/tables/rows.py decode_records: CorruptDataError": AGAIN,
-    "pipeline/tables/values.py _PartReader._column: "
-    "(pa.ArrowException, ValueError, TypeError, OverflowError)": AGAIN,
     "records/alike.py _frame_of: (IndexError, MalformedError)": AGAIN,
     "records/walk.py RecordWalk._walk: IndexError": "a record goes on in the next stretch",
     "records/walk.py RecordWalk._walk_long: IndexError": TOLD,

@@ -80,6 +80,53 @@ def _generate_copy(
     return types.void(_INT, _INT, _INT, _INT, _INT), generate
 
 
+def _generate_load_long(_context: Llvm, address: Llvm, index: Llvm) -> Llvm:
+    """An element of an array of int64."""
+
+    def generate(context: Llvm, builder: Llvm, signature: Llvm, arguments: Llvm) -> Llvm:
+        del context, signature
+        place = builder.shl(arguments[1], arguments[1].type(3))
+        return builder.load(_pointer(builder, arguments[0], place, 64))
+
+    del _context, address, index
+    return types.int64(_INT, _INT), generate
+
+
+def _generate_store_long(_context: Llvm, address: Llvm, index: Llvm, value: Llvm) -> Llvm:
+    """An element of an array of int64."""
+
+    def generate(context: Llvm, builder: Llvm, signature: Llvm, arguments: Llvm) -> Llvm:
+        place = builder.shl(arguments[1], arguments[1].type(3))
+        builder.store(arguments[2], _pointer(builder, arguments[0], place, 64))
+        del signature
+        return context.get_dummy_value()
+
+    del _context, address, index, value
+    return types.void(_INT, _INT, _INT), generate
+
+
+def _generate_bits_of(_context: Llvm, value: Llvm) -> Llvm:
+    """A double's 64 bits."""
+
+    def generate(context: Llvm, builder: Llvm, signature: Llvm, arguments: Llvm) -> Llvm:
+        del context, signature
+        return builder.bitcast(arguments[0], ir.IntType(64))
+
+    del _context, value
+    return types.int64(types.float64), generate
+
+
+def _generate_lowest_bit(_context: Llvm, word: Llvm) -> Llvm:
+    """Count the zeros that a word has below its lowest bit."""
+
+    def generate(context: Llvm, builder: Llvm, signature: Llvm, arguments: Llvm) -> Llvm:
+        del context, signature
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    del _context, word
+    return types.int64(types.uint64), generate
+
+
 def _pointer(builder: Llvm, address: Llvm, position: Llvm, bits: int) -> Llvm:
     place = builder.add(address, position)
     return builder.inttoptr(place, ir.IntType(bits).as_pointer())
@@ -91,6 +138,14 @@ load_word: Llvm = intrinsic(_generate_load_word)
 """load_word(address, position): eight bytes as uint64, the first the lowest."""
 store: Llvm = intrinsic(_generate_store)
 """store(address, position, value): the value's low byte."""
+load_long: Llvm = intrinsic(_generate_load_long)
+"""load_long(address, index): an element of an array of int64."""
+store_long: Llvm = intrinsic(_generate_store_long)
+"""store_long(address, index, value): write an element of an array of int64."""
+bits_of: Llvm = intrinsic(_generate_bits_of)
+"""bits_of(value): the 64 bits of a double, as an int64."""
+lowest_bit: Llvm = intrinsic(_generate_lowest_bit)
+"""lowest_bit(word): the place of the lowest bit of a uint64 that is set; 64: there is none."""
 _memory_copy: Llvm = intrinsic(_generate_copy)
 
 

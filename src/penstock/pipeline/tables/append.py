@@ -10,8 +10,9 @@ from penstock.pipeline.tables.columns import arrow_schema
 from penstock.pipeline.tables.dead_letters import BadFile, BadWriter
 from penstock.pipeline.tables.files import FilesOptions, TableFiles
 from penstock.pipeline.tables.parquet import FileTarget, PartitionedWriter, WrittenFile
+from penstock.pipeline.tables.parts import KEY, VALUE, wire_ids
 from penstock.pipeline.tables.rows import decode_records
-from penstock.pipeline.tables.values import KEY, VALUE, RowPlan, RowReader, SchemaIds, wire_ids
+from penstock.pipeline.tables.values import RowPlan, RowReader, SchemaIds
 from penstock.system.randomness import SystemRandom
 
 

@@ -6,7 +6,8 @@ fastavro reads the values. Source: Apache Avro 1.12 specification; Confluent's w
 import io
 import json
 from collections.abc import Callable
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 import fastavro
 from pyiceberg.types import (
@@ -26,6 +27,7 @@ from pyiceberg.types import (
     TimeType,
 )
 
+from penstock.kernels import shapes
 from penstock.pipeline.tables.formats import (
     DEPTH_MAX,
     AnyType,
@@ -37,6 +39,7 @@ from penstock.pipeline.tables.formats import (
     SchemaText,
     UnsupportedSchemaError,
 )
+from penstock.pipeline.tables.shapes import Shape
 
 _PRIMITIVES: Final[dict[str, IcebergType]] = {
     "boolean": BooleanType(),
@@ -57,9 +60,38 @@ _LOGICAL: Final[dict[tuple[str, str], IcebergType]] = {
     ("long", "local-timestamp-micros"): TimestampType(),
 }
 _DECIMAL_DIGITS_MAX: Final = 38
+_LONG_DIGITS: Final = 18
+"""Decimals of more are read one by one."""
+_NO_BRANCH: Final = -1
 
 Convert = Callable[[Any], Any]
 """What fastavro gives, as Arrow takes it."""
+_LEAVES: Final = {
+    "boolean": shapes.BOOLEAN,
+    "int": shapes.INT,
+    "long": shapes.LONG,
+    "float": shapes.FLOAT,
+    "double": shapes.DOUBLE,
+    "bytes": shapes.BYTES,
+    "string": shapes.TEXT,
+}
+_LOGICAL_LEAVES: Final = {
+    "date": shapes.DATE,
+    "time-millis": shapes.TIME_MS,
+    "time-micros": shapes.TIME,
+    "timestamp-millis": shapes.INSTANT_MS,
+    "timestamp-micros": shapes.INSTANT,
+    "local-timestamp-millis": shapes.INSTANT_MS,
+    "local-timestamp-micros": shapes.INSTANT,
+}
+
+
+class _Reader(NamedTuple):
+    """What reads a value of one schema, one by one or by columns."""
+
+    type: AnyType
+    convert: Convert
+    shape: Shape
 
 
 class AvroDecoder:
@@ -80,12 +112,17 @@ class AvroDecoder:
                 "read Avro schema", _head(text.text), f"{type(error).__name__}: {error}"
             ) from error
         self._named = named
-        self._type, self._apply = _convert(self._schema, named, "", 0)
+        self._type, self._apply, self._shape = _convert(self._schema, named, "", 0)
 
     @property
     def type(self) -> AnyType:
         """See `Decoder`."""
         return self._type
+
+    @property
+    def shape(self) -> Shape:
+        """See `Decoder`."""
+        return self._shape
 
     def decode(self, payload: bytes) -> Any:
         """A value. Raises: BadValueError: the bytes are not of the schema."""
@@ -102,7 +139,7 @@ class AvroDecoder:
         return self._apply(value)
 
 
-def _convert(schema: Any, named: dict[str, Any], at: str, depth: int) -> tuple[AnyType, Convert]:
+def _convert(schema: Any, named: dict[str, Any], at: str, depth: int) -> _Reader:
     if depth > DEPTH_MAX:
         raise UnsupportedSchemaError(
             "read Avro schema", at, f"deeper than {DEPTH_MAX}, or it contains itself"
@@ -114,22 +151,30 @@ def _convert(schema: Any, named: dict[str, Any], at: str, depth: int) -> tuple[A
     if isinstance(schema, str):
         if schema in named:
             return _convert(named[schema], named, at, depth + 1)
-        return _primitive(schema, at), _same
+        return _primitive(schema, at)
     kind = schema["type"]
     if isinstance(kind, dict | list):
         return _convert(kind, named, at, depth + 1)
     if kind in ("record", "error"):
         return _record(schema, named, at, depth)
     if kind == "array":
-        element, convert, required = _nullable(schema["items"], named, f"{at}.element", depth)
-        return ListOf(element=element, element_required=required), lambda value: [
-            convert(item) for item in value
-        ]
+        element, is_required = _nullable(schema["items"], named, f"{at}.element", depth)
+        return _Reader(
+            ListOf(element=element.type, element_required=is_required),
+            lambda value: [element.convert(item) for item in value],
+            Shape(kind=shapes.LIST, children=(element.shape,)),
+        )
     if kind == "map":
-        value_type, convert, required = _nullable(schema["values"], named, f"{at}.value", depth)
-        return MapOf(key=StringType(), value=value_type, value_required=required), lambda value: [
-            (key, convert(item)) for key, item in value.items()
-        ]
+        entry, is_required = _nullable(schema["values"], named, f"{at}.value", depth)
+        return _Reader(
+            MapOf(key=StringType(), value=entry.type, value_required=is_required),
+            lambda value: [(key, entry.convert(item)) for key, item in value.items()],
+            Shape(kind=shapes.MAP, children=(Shape(kind=shapes.TEXT), entry.shape)),
+        )
+    return _scalar(schema, kind, at)
+
+
+def _scalar(schema: Any, kind: str, at: str) -> _Reader:
     logical = schema.get("logicalType", "")
     if logical == "decimal" and kind in ("bytes", "fixed"):
         precision = schema["precision"]
@@ -137,63 +182,84 @@ def _convert(schema: Any, named: dict[str, Any], at: str, depth: int) -> tuple[A
             raise UnsupportedSchemaError(
                 "read Avro schema", at, f"{precision} digits, a column has {_DECIMAL_DIGITS_MAX}"
             )
-        return DecimalType(precision, schema.get("scale", 0)), _same
+        return _Reader(
+            DecimalType(precision, schema.get("scale", 0)),
+            _same,
+            Shape(
+                kind=shapes.DECIMAL if kind == "bytes" else shapes.DECIMAL_FIXED,
+                detail=10 ** min(precision, _LONG_DIGITS),
+                size_bytes=schema.get("size", 0),
+            ),
+        )
     if (kind, logical) == ("string", "uuid"):
         # As text: Arrow's own type of UUIDs can't be filtered or joined yet.
-        return StringType(), str
+        return _Reader(StringType(), str, Shape(kind=shapes.UUID))
     if kind == "enum":
-        return StringType(), _same
+        symbols = tuple(schema["symbols"])
+        return _Reader(
+            StringType(),
+            _same,
+            Shape(kind=shapes.ENUM, detail=len(symbols), symbols=symbols),
+        )
     if kind == "fixed":
         if logical:
             raise UnsupportedSchemaError("read Avro schema", at, f"no column holds {logical}")
-        return FixedType(schema["size"]), _same
+        size = schema["size"]
+        return _Reader(FixedType(size), _same, Shape(kind=shapes.FIXED, size_bytes=size))
     found = _LOGICAL.get((kind, logical))
     if found is not None:
-        return found, _same
+        return _Reader(found, _same, Shape(kind=_LOGICAL_LEAVES[logical]))
     # An unknown logical type is its plain one: the specification says so.
-    return _primitive(kind, at), _same
+    return _primitive(kind, at)
 
 
-def _record(schema: Any, named: dict[str, Any], at: str, depth: int) -> tuple[RecordType, Convert]:
+def _record(schema: Any, named: dict[str, Any], at: str, depth: int) -> _Reader:
     if not schema["fields"]:
         raise UnsupportedSchemaError("read Avro schema", at.lstrip("."), "a record without fields")
     fields: list[FieldType] = []
     converts: list[tuple[str, Convert]] = []
+    children: list[Shape] = []
     for entry in schema["fields"]:
         name = entry["name"]
-        kind, convert, required = _nullable(entry["type"], named, f"{at}.{name}", depth)
-        fields.append(FieldType(name=name, type=kind, required=required))
-        converts.append((name, convert))
+        reader, is_required = _nullable(entry["type"], named, f"{at}.{name}", depth)
+        fields.append(FieldType(name=name, type=reader.type, required=is_required))
+        converts.append((name, reader.convert))
+        children.append(replace(reader.shape, name=name))
 
     def apply(value: Any) -> Any:
         return {name: convert(value[name]) for name, convert in converts}
 
-    return RecordType(fields=tuple(fields)), apply
+    shape = Shape(kind=shapes.STRUCT, children=tuple(children))
+    return _Reader(RecordType(fields=tuple(fields)), apply, shape)
 
 
-def _nullable(
-    schema: Any, named: dict[str, Any], at: str, depth: int
-) -> tuple[AnyType, Convert, bool]:
-    """Type, conversion, and whether there is always a value."""
+def _nullable(schema: Any, named: dict[str, Any], at: str, depth: int) -> tuple[_Reader, bool]:
+    """What reads a value that may be null, and whether there is always one."""
     if not isinstance(schema, list):
-        kind, convert = _convert(schema, named, at, depth + 1)
-        return kind, convert, True
-    others = [branch for branch in schema if branch not in ("null", {"type": "null"})]
+        return _convert(schema, named, at, depth + 1), True
+    nulls = [place for place, branch in enumerate(schema) if branch in ("null", {"type": "null"})]
+    others = [place for place in range(len(schema)) if place not in nulls]
     if len(others) != 1:
         raise UnsupportedSchemaError(
             "read Avro schema", at.lstrip("."), "a union can only be of null and one type"
         )
-    kind, convert = _convert(others[0], named, at, depth + 1)
-    if len(others) == len(schema):
-        return kind, convert, True
-    return kind, lambda value: None if value is None else convert(value), False
+    reader = _convert(schema[others[0]], named, at, depth + 1)
+    shape = replace(
+        reader.shape, value_branch=others[0], null_branch=nulls[0] if nulls else _NO_BRANCH
+    )
+    if not nulls:
+        return reader._replace(shape=shape), True
+    return (
+        _Reader(reader.type, lambda value: None if value is None else reader.convert(value), shape),
+        False,
+    )
 
 
-def _primitive(name: str, at: str) -> IcebergType:
+def _primitive(name: str, at: str) -> _Reader:
     found = _PRIMITIVES.get(name)
     if found is None:
         raise UnsupportedSchemaError("read Avro schema", at.lstrip("."), f"no column holds {name}")
-    return found
+    return _Reader(found, _same, Shape(kind=_LEAVES[name]))
 
 
 def _same(value: Any) -> Any:

@@ -5,6 +5,9 @@ Each format's module is imported once a schema of it is there: its library is la
 
 from collections.abc import Callable
 
+import pyarrow as pa
+
+from penstock.pipeline.tables.columnar import ColumnDecoder
 from penstock.pipeline.tables.formats import (
     AVRO,
     JSON,
@@ -37,6 +40,20 @@ def compile_schema(text: SchemaText, *, framed: bool, is_identity: bool = False)
     if compiler is None:
         raise UnsupportedSchemaError("read schema", text.kind, "it is AVRO, JSON or PROTOBUF")
     return compiler()
+
+
+def compile_columns(text: SchemaText, decoder: Decoder, kind: pa.DataType) -> ColumnDecoder | None:
+    """A decoder of many values at once, to columns of `kind`; None: the format has none."""
+    shape = decoder.shape
+    if shape is None:
+        return None
+    if text.kind == JSON:
+        from penstock.kernels.json_columns import decode_json
+
+        return ColumnDecoder(shape, kind, decode_json)
+    from penstock.kernels.avro_columns import decode_avro
+
+    return ColumnDecoder(shape, kind, decode_avro)
 
 
 def _avro(text: SchemaText) -> Decoder:

@@ -28,18 +28,10 @@ from penstock.pipeline.tables.evolution import (
     value_type,
 )
 from penstock.pipeline.tables.formats import Decoder, FieldType, RecordType, SchemaText, columns_of
+from penstock.pipeline.tables.parts import BARE, BARE_ID, KEY, REGISTRY, VALUE, PartPlan
 from penstock.pipeline.tables.registry import Registry
 from penstock.pipeline.tables.settings import FILE, RAW, UPSERT, TableSettings
-from penstock.pipeline.tables.values import (
-    BARE,
-    BARE_ID,
-    KEY,
-    REGISTRY,
-    VALUE,
-    PartPlan,
-    RowPlan,
-    SchemaIds,
-)
+from penstock.pipeline.tables.values import RowPlan, SchemaIds
 
 _FIRST_ID: Final = 1
 _PROPERTIES: Final = {VALUE: "penstock.schemas", KEY: "penstock.key-schemas"}

@@ -7,6 +7,7 @@ import msgspec
 from pyiceberg.types import IcebergType
 
 from penstock.model.errors import InvalidRequestError
+from penstock.pipeline.tables.shapes import Shape
 
 AVRO: Final = "AVRO"
 JSON: Final = "JSON"
@@ -86,6 +87,11 @@ class Decoder(Protocol):
     @property
     def type(self) -> AnyType:
         """What it gives: of a value's schema a `RecordType`, whose fields are columns."""
+        ...
+
+    @property
+    def shape(self) -> Shape | None:
+        """How a kernel decodes such values by columns; None: none can."""
         ...
 
     def decode(self, payload: bytes) -> Any:

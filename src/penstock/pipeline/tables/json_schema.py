@@ -10,20 +10,21 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyiceberg.types import (
     BooleanType,
     DateType,
     DoubleType,
-    IcebergType,
     LongType,
     StringType,
     TimestamptzType,
 )
 
+from penstock.kernels import shapes
 from penstock.pipeline.tables.formats import (
     DEPTH_MAX,
     AnyType,
@@ -35,11 +36,20 @@ from penstock.pipeline.tables.formats import (
     SchemaText,
     UnsupportedSchemaError,
 )
+from penstock.pipeline.tables.shapes import Shape
 
 Convert = Callable[[Any], Any]
 _INT64: Final = 1 << 63
 _FINER: Final = re.compile(r"[.,]\d{6}(\d+)")
 """Digits behind the microseconds."""
+
+
+class _Reader(NamedTuple):
+    """What reads a value of one schema, one by one or by columns."""
+
+    type: AnyType
+    convert: Convert
+    shape: Shape
 
 
 class JsonDecoder:
@@ -57,12 +67,17 @@ class JsonDecoder:
         except ValueError as error:
             raise UnsupportedSchemaError("read JSON Schema", text.text[:100], str(error)) from error
         self._root = schema
-        self._type, self._apply = self._convert(schema, schema, "", 0)
+        self._type, self._apply, self._shape = self._convert(schema, schema, "", 0)
 
     @property
     def type(self) -> AnyType:
         """See `Decoder`."""
         return self._type
+
+    @property
+    def shape(self) -> Shape:
+        """See `Decoder`."""
+        return self._shape
 
     def decode(self, payload: bytes) -> Any:
         """A value. Raises: BadValueError."""
@@ -76,7 +91,7 @@ class JsonDecoder:
             raise BadValueError(f"not JSON: {error}") from error
         return self._apply(value)
 
-    def _convert(self, schema: Any, root: Any, at: str, depth: int) -> tuple[AnyType, Convert]:
+    def _convert(self, schema: Any, root: Any, at: str, depth: int) -> _Reader:
         if depth > DEPTH_MAX:
             raise _unsupported(at, f"deeper than {DEPTH_MAX}, or it contains itself")
         if not isinstance(schema, dict):
@@ -91,8 +106,12 @@ class JsonDecoder:
             items = schema.get("items")
             if not isinstance(items, dict):
                 raise _unsupported(at, "an array whose items have no one schema")
-            element, convert, nullable = self._nullable(items, root, f"{at}.element", depth)
-            return ListOf(element=element, element_required=not nullable), _list_of(convert, at)
+            element = self._nullable(items, root, f"{at}.element", depth)
+            return _Reader(
+                ListOf(element=element.type, element_required=not element.shape.is_nullable),
+                _list_of(element.convert, at),
+                Shape(kind=shapes.LIST, children=(element.shape,)),
+            )
         if kind is None and "enum" in schema:
             options = schema["enum"]
             if all(isinstance(option, str) for option in options):
@@ -102,35 +121,37 @@ class JsonDecoder:
                 kind,
                 schema.get("format", ""),
                 at,
-                _exact_instant if self._is_identity else _instant,
+                is_identity=self._is_identity,
             )
             if found is not None:
                 return found
         raise _unsupported(at, f"no column is made of {json.dumps(schema)[:100]}")
 
-    def _object(
-        self, schema: dict[str, Any], root: Any, at: str, depth: int
-    ) -> tuple[AnyType, Convert]:
+    def _object(self, schema: dict[str, Any], root: Any, at: str, depth: int) -> _Reader:
         properties = schema.get("properties", {})
         further = schema.get("additionalProperties", True)
         if not properties:
             if not isinstance(further, dict):
                 raise _unsupported(at, "an object without properties")
-            value, convert, nullable = self._nullable(further, root, f"{at}.value", depth)
-            return (
-                MapOf(key=StringType(), value=value, value_required=not nullable),
-                _map_of(convert, at),
+            item = self._nullable(further, root, f"{at}.value", depth)
+            return _Reader(
+                MapOf(key=StringType(), value=item.type, value_required=not item.shape.is_nullable),
+                _map_of(item.convert, at),
+                Shape(kind=shapes.MAP, children=(Shape(kind=shapes.TEXT), item.shape)),
             )
         required = set(schema.get("required", ()))
         fields: list[FieldType] = []
         converts: dict[str, tuple[Convert, bool]] = {}
+        children: list[Shape] = []
         for name, entry in properties.items():
             if "." in name or not name:
                 raise _unsupported(f"{at}.{name}", "a column's name has no dot, and is not empty")
-            kind, convert, nullable = self._nullable(entry, root, f"{at}.{name}", depth)
+            reader = self._nullable(entry, root, f"{at}.{name}", depth)
             must_be = name in required
-            fields.append(FieldType(name=name, type=kind, required=must_be and not nullable))
-            converts[name] = (convert, must_be)
+            is_always = must_be and not reader.shape.is_nullable
+            fields.append(FieldType(name=name, type=reader.type, required=is_always))
+            converts[name] = (reader.convert, must_be)
+            children.append(replace(reader.shape, name=name, is_required=must_be))
 
         def apply(value: Any) -> Any:
             if not isinstance(value, dict):
@@ -148,12 +169,11 @@ class JsonDecoder:
                     raise BadValueError(f"{_shown(f'{at}.{name}')} is missing")
             return record
 
-        return RecordType(fields=tuple(fields)), apply
+        shape = Shape(kind=shapes.STRUCT, children=tuple(children))
+        return _Reader(RecordType(fields=tuple(fields)), apply, shape)
 
-    def _nullable(
-        self, schema: Any, root: Any, at: str, depth: int
-    ) -> tuple[AnyType, Convert, bool]:
-        """Type, conversion, and whether null is allowed."""
+    def _nullable(self, schema: Any, root: Any, at: str, depth: int) -> _Reader:
+        """What may be null, where its schema says so."""
         if not isinstance(schema, dict):
             raise _unsupported(at, "a schema without a type")
         inner: Any = schema
@@ -162,9 +182,8 @@ class JsonDecoder:
                 others = [branch for branch in schema[word] if branch != {"type": "null"}]
                 if len(others) != 1:
                     raise _unsupported(at, f"{word} can only be of null and one schema")
-                kind, convert, nullable = self._nullable(others[0], root, at, depth + 1)
-                nullable = nullable or len(others) < len(schema[word])
-                return kind, _or_null(convert) if nullable else convert, nullable
+                reader = self._nullable(others[0], root, at, depth + 1)
+                return _or_null(reader) if len(others) < len(schema[word]) else reader
         if "allOf" in schema or "not" in schema or "if" in schema:
             raise _unsupported(at, "allOf, not and if make no column")
         kinds = schema.get("type")
@@ -173,11 +192,9 @@ class JsonDecoder:
             if len(others) != 1:
                 raise _unsupported(at, f"type {kinds} can only be null and one type")
             inner = {**schema, "type": others[0]}
-            kind, convert = self._convert(inner, root, at, depth + 1)
-            nullable = len(others) < len(kinds)
-            return kind, _or_null(convert) if nullable else convert, nullable
-        kind, convert = self._convert(inner, root, at, depth + 1)
-        return kind, convert, False
+            reader = self._convert(inner, root, at, depth + 1)
+            return _or_null(reader) if len(others) < len(kinds) else reader
+        return self._convert(inner, root, at, depth + 1)
 
     def _find(self, reference: str, root: Any, at: str) -> tuple[Any, Any]:
         name, _, pointer = reference.partition("#")
@@ -193,21 +210,31 @@ class JsonDecoder:
         return found, document
 
 
-def _scalar(
-    kind: str, form: str, at: str, instant: Callable[[str], datetime]
-) -> tuple[IcebergType, Convert] | None:
+def _scalar(kind: str, form: str, at: str, *, is_identity: bool) -> _Reader | None:
+    detail = int(is_identity)
     if kind == "string":
+        instant = _exact_instant if is_identity else _instant
         return {
-            "date": (DateType(), _parsed(date.fromisoformat, at, "date")),
-            "date-time": (TimestamptzType(), _parsed(instant, at, "time with its zone")),
-            "uuid": (StringType(), _parsed(lambda text: str(uuid.UUID(text)), at, "UUID")),
-        }.get(form, (StringType(), _of(str, at, "string")))
+            "date": _Reader(
+                DateType(), _parsed(date.fromisoformat, at, "date"), Shape(kind=shapes.DATE)
+            ),
+            "date-time": _Reader(
+                TimestamptzType(),
+                _parsed(instant, at, "time with its zone"),
+                Shape(kind=shapes.INSTANT, detail=detail),
+            ),
+            "uuid": _Reader(
+                StringType(),
+                _parsed(lambda text: str(uuid.UUID(text)), at, "UUID"),
+                Shape(kind=shapes.UUID),
+            ),
+        }.get(form, _Reader(StringType(), _of(str, at, "string"), Shape(kind=shapes.TEXT)))
     if kind == "integer":
-        return LongType(), _integer(at)
+        return _Reader(LongType(), _integer(at), Shape(kind=shapes.LONG))
     if kind == "number":
-        return DoubleType(), _number(at)
+        return _Reader(DoubleType(), _number(at), Shape(kind=shapes.DOUBLE, detail=detail))
     if kind == "boolean":
-        return BooleanType(), _of(bool, at, "boolean")
+        return _Reader(BooleanType(), _of(bool, at, "boolean"), Shape(kind=shapes.BOOLEAN))
     return None
 
 
@@ -302,8 +329,13 @@ def _map_of(convert: Convert, at: str) -> Convert:
     return apply
 
 
-def _or_null(convert: Convert) -> Convert:
-    return lambda value: None if value is None else convert(value)
+def _or_null(reader: _Reader) -> _Reader:
+    convert = reader.convert
+    return _Reader(
+        reader.type,
+        lambda value: None if value is None else convert(value),
+        replace(reader.shape, is_nullable=True),
+    )
 
 
 def _refuse_constant(text: str) -> Any:

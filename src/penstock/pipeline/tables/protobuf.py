@@ -138,6 +138,10 @@ class ProtobufDecoder:
         """Its columns."""
         return self._type
 
+    @property
+    def shape(self) -> None:
+        """See `Decoder`: such values are read one by one."""
+
     def decode(self, payload: bytes) -> dict[str, Any]:
         """A value. Raises: BadValueError."""
         if self._framed:
