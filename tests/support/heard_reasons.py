@@ -49,8 +49,6 @@ REASONS: Final = {
     "app/host/supervisor.py Worker.wait_ready: suppress ConnectionResetError": TOLD,
     "app/wal_volumes.py WalVolumes._take: ConflictError": LOST_RACE,
     "app/wal_volumes.py WalVolumes._take: CorruptDataError": "a line each time, with longer rests",
-    # authz
-    "authz/polar/recursion.py exists: _OpenCallError": AGAIN,
     # cli: a person reads what it prints
     "cli/client/admin.py Admin._result: TimeoutError": TIMER,
     "cli/client/cluster.py Client._connect: suppress RetryableError": "the next server is asked",
@@ -99,6 +97,7 @@ REASONS: Final = {
     "pipeline/spark_engine.py SparkEngine._cancel: suppress Exception": "the session may be gone",
     "pipeline/spark_engine.py _parallelism: suppress PySparkException, ValueError": PLATFORM,
     "pipeline/spark_engine.py _picklable: Exception": "its text goes on instead",
+    "pipeline/tables/begin.py _instant_ms: ValueError": ANSWER,
     "pipeline/tables/catalog.py create_table: NamespaceAlreadyExistsError": LOST_RACE,
     "pipeline/tables/catalog.py create_table: TableAlreadyExistsError": LOST_RACE,
     "pipeline/tables/catalog.py load_table: NoSuchTableError": ABSENT,
@@ -111,7 +110,8 @@ REASONS: Final = {
     "pipeline/tables/job.py TableJob._follow_in: ConflictError": AGAIN,
     "pipeline/tables/job.py TableJob._follow_in: LogTruncatedError": AGAIN,
     "pipeline/tables/job.py TableJob._wanted: ConflictError": AGAIN,
-    "pipeline/tables/maintenance.py _maintain: suppress ConflictError, NotFoundError": LOST_RACE,
+    "pipeline/tables/join.py _commit: ConflictError": AGAIN,
+    "pipeline/tables/join.py _commit: InDoubtError": "the table is read to know it",
     "pipeline/tables/parquet.py PartitionedWriter._finish: UnicodeEncodeError": AGAIN,
     "pipeline/tables/registry.py _is_descriptor: ValueError": ANSWER,
     "pipeline/transport.py _base_url: (ValueError, LocationValueError)": TOLD,

@@ -88,6 +88,28 @@ _SHOWN_LOST = 5
     help="Approximate size of data files.",
 )
 @click.option(
+    "--task-mib",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=512,
+    show_default=True,
+    help="The most records that one task decodes, about.",
+)
+@click.option(
+    "--commit-mib",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=0,
+    help="The most of the log that one commit takes; 0: 2 GiB, or a data file's size for each "
+    "executor's core.",
+)
+@click.option(
+    "--begin",
+    metavar="WHERE",
+    default="",
+    help="Of a new table: earliest, latest, an instant with its zone, or PARTITION:OFFSET,... .",
+)
+@click.option(
     "--adopt",
     is_flag=True,
     help="Continue the table of a deleted topic of the same name; not with upsert.",
@@ -140,6 +162,9 @@ def command(
     buckets: int,
     dead_letters: str,
     target_file_mib: int,
+    task_mib: int,
+    commit_mib: int,
+    begin: str,
     adopt: bool,
     restart: bool,
     maintain: bool,
@@ -179,6 +204,9 @@ def command(
         buckets=buckets,
         dead_letters=dead_letters,
         target_file_bytes=target_file_mib * _MIB,
+        task_bytes=task_mib * _MIB,
+        commit_bytes=commit_mib * _MIB,
+        begin=begin,
         adopt=adopt,
         restart=restart,
     )
@@ -284,5 +312,13 @@ def _print_maintained(summary: "MaintenanceSummary") -> None:
         f"deleted {counted(summary.orphans_deleted, 'orphaned file')} "
         f"({counted(summary.orphan_bytes, 'byte')})"
     )
+    for damage in summary.damaged:
+        click.echo(f"penstock: a damaged file was left as it is: {damage}", err=True)
+    if summary.joins_given_up:
+        click.echo(
+            f"penstock: {counted(summary.joins_given_up, 'join')} given up, since other commits "
+            "changed the files",
+            err=True,
+        )
     if summary.not_expired:
         click.echo(f"penstock: no snapshot was expired: {summary.not_expired}", err=True)

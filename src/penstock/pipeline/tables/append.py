@@ -34,6 +34,7 @@ class AppendResult(msgspec.Struct, frozen=True):
     bad: list[BadFile]
     bytes_read: int
     unknown: SchemaIds = SchemaIds()
+    decoded_bytes: int = 0
 
 
 def append_rows(item: AppendItem) -> AppendResult:
@@ -48,7 +49,7 @@ def append_rows(item: AppendItem) -> AppendResult:
     stem = f"{first.partition:05}-{first.start:012}-{last.partition:05}-{last.end:012}-{attempt}"
     files = TableFiles(item.files)
     reader = RowReader(item.plan, arrow_schema(item.target.iceberg_schema()))
-    bytes_read = 0
+    bytes_read = decoded_bytes = 0
     unknown = SchemaIds()
     with (
         DoorClient(item.door) as client,
@@ -62,6 +63,7 @@ def append_rows(item: AppendItem) -> AppendResult:
                 for records in decode_records(
                     part.body, partition=wanted.partition, start=wanted.start, end=wanted.end
                 ):
+                    decoded_bytes += records.rows.nbytes
                     bad.add(records.bad)
                     rows = reader.read(records.rows)
                     unknown |= rows.unknown
@@ -70,7 +72,7 @@ def append_rows(item: AppendItem) -> AppendResult:
                         writer.add(rows.rows)
         if unknown:
             return AppendResult([], [], bytes_read, unknown)
-        return AppendResult(writer.finish(), bad.finish(), bytes_read)
+        return AppendResult(writer.finish(), bad.finish(), bytes_read, decoded_bytes=decoded_bytes)
 
 
 class ScanItem(msgspec.Struct, frozen=True):

@@ -27,6 +27,7 @@ from penstock.pipeline.api_messages import Range, TableProgress, TopicState
 from penstock.pipeline.client import DoorClient
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.ranges import LogTruncatedError
+from penstock.pipeline.tables.begin import begin_offsets, begin_property
 from penstock.pipeline.tables.catalog import (
     create_table,
     load_table,
@@ -51,8 +52,10 @@ from penstock.pipeline.tables.plan import (
     Wanted,
     cut_ranges,
     epochs_before,
+    item_bytes,
     offsets_after,
     plan_wanted,
+    remaining_pieces,
     share_out,
 )
 from penstock.pipeline.tables.settings import UPSERT, TableSettings, resolve
@@ -67,6 +70,12 @@ CONFLICTS_MAX: Final = 20
 MODE_PROPERTY: Final = "penstock.mode"
 """Of a table: append or upsert, for as long as it lives."""
 TRUNCATIONS_MAX: Final = 5
+_COMMIT_BYTES_MIN: Final = 2 << 30
+"""What a commit takes where the settings don't say it; more where executors are many."""
+_GROWTH_FIRST: Final = 4.0
+"""How many times larger records are decoded than stored, before any were read."""
+_GROWTH_CHANGE: Final = 2
+"""Pieces are cut again where records turn out to be so many times larger."""
 _REST_S: Final = 0.2
 Watch = Callable[[int, int], None]
 """(bytes done, of how many)"""
@@ -176,7 +185,9 @@ class TableJob:
         self._client = client
         self._engine = WatchedEngine(engine, self._note_read)
         self._watch = watch
-        self._read_bytes = self._wanted_bytes = 0
+        self._read_bytes = self._decoded_bytes = self._wanted_bytes = 0
+        self._pieces: list[tuple[Range, int]] = []
+        self._growth = _GROWTH_FIRST
         self._settings = settings
         self._topic = topic
         self._clock = clock
@@ -261,13 +272,7 @@ class TableJob:
                 self._save(held.offsets, table)
                 return held.offsets
             try:
-                pieces = self._pieces(ranges)
-                self._wanted_bytes = self._read_bytes + sum(size for _, size in pieces)
-                items = share_out(
-                    pieces,
-                    item_bytes=self._settings.target_file_bytes,
-                    commit_bytes=self._settings.commit_bytes,
-                )[0]
+                items = self._plan_items(ranges)
                 table, written = kind.write(
                     table, target_of(table, self._settings.target_file_bytes), items
                 )
@@ -300,12 +305,9 @@ class TableJob:
                     f"table {settings.full_name} is gone, though it held {_shown(held)}",
                     "--restart makes it again from the log's start; older records may be gone",
                 )
-            first = share_out(
-                self._pieces(self._wanted({}).ranges),
-                item_bytes=settings.target_file_bytes,
-                commit_bytes=settings.commit_bytes,
-            )
-            design = kind.design(first[0] if first else [])
+            begin = begin_offsets(self._client, topic, settings.begin)
+            first = self._plan_items(self._wanted(begin).ranges)
+            design = kind.design(first)
             if design is None:
                 return None
             table = create_table(
@@ -315,7 +317,11 @@ class TableJob:
                 spec=design.spec,
                 topic=topic.name,
                 topic_id=topic.topic_id,
-                properties={**design.properties, MODE_PROPERTY: settings.mode},
+                properties={
+                    **design.properties,
+                    **begin_property(topic.topic_id, begin),
+                    MODE_PROPERTY: settings.mode,
+                },
             )
             if self._progress is not None:
                 # Of the table that is gone: retention has to wait for this one from the start.
@@ -383,10 +389,39 @@ class TableJob:
             raise _no_topic(self._topic.name)
         self._topic = topics[0]
 
-    def _pieces(self, ranges: Sequence[Range]) -> list[tuple[Range, int]]:
+    def _plan_items(self, ranges: Sequence[Range]) -> list[list[Range]]:
+        """The items of the next commit; of none if nothing is wanted.
+
+        The log's runs are listed once for a call's whole backlog, and again only where what is
+        wanted is not what the plan has left.
+        """
         if not ranges:
             return []
-        return cut_ranges(ranges, self._extents(ranges), bytes_max=self._settings.target_file_bytes)
+        commit_bytes = self._settings.commit_bytes or max(
+            _COMMIT_BYTES_MIN, self._engine.parallelism * self._settings.target_file_bytes
+        )
+        bytes_max = min(
+            self._settings.target_file_bytes,
+            max(1, int(self._settings.task_bytes / self._growth)),
+        )
+
+        def size_of(wanted_bytes: int) -> int:
+            return item_bytes(
+                wanted_bytes,
+                parallelism=self._engine.parallelism,
+                commit_bytes=commit_bytes,
+                bytes_max=bytes_max,
+            )
+
+        left = remaining_pieces(self._pieces, ranges)
+        if left is None:
+            runs = list(self._extents(ranges))
+            size = size_of(sum(run.length_bytes for run in runs))
+            left = cut_ranges(ranges, runs, bytes_max=size)
+        self._pieces = left
+        wanted_bytes = sum(size for _, size in left)
+        self._wanted_bytes = self._read_bytes + wanted_bytes
+        return share_out(left, item_bytes=size_of(wanted_bytes), commit_bytes=commit_bytes)[0]
 
     def _extents(self, ranges: Sequence[Range]) -> Iterator[RunExtent]:
         for page in self._client.runs(list(ranges)):
@@ -511,8 +546,14 @@ class TableJob:
 
     # -- figures ---------------------------------------------------------------------------------
 
-    def _note_read(self, count: int) -> None:
+    def _note_read(self, count: int, decoded: int) -> None:
         self._read_bytes += count
+        self._decoded_bytes += decoded
+        if decoded:
+            growth = max(1.0, self._decoded_bytes / self._read_bytes)
+            if growth > _GROWTH_CHANGE * self._growth:
+                self._pieces = []
+            self._growth = growth
         self._watch(self._read_bytes, max(self._read_bytes, self._wanted_bytes))
 
     def _count(self, written: Written, snapshot_id: int) -> None:

@@ -31,6 +31,8 @@ COMMIT_PROPERTY: Final = "penstock.commit"
 """A random name of one commit, by which one whose reply was lost is found."""
 TOPIC_ID_PROPERTY: Final = "penstock.topic-id"
 """Of the table: whose rows these are."""
+BEGIN_PROPERTY: Final = "penstock.begin"
+"""Of the table: next offsets where it holds nothing yet, since it doesn't begin at the log's."""
 VERSION: Final = 1
 
 
@@ -102,7 +104,7 @@ class Lineage:
 class Held:
     """What a table holds. `offsets`: partition -> next offset; `epochs`: partition -> leader epoch
     of the record before, where it is known; `source`: where that was found ("snapshot", "silent",
-    "property", "progress", or "" for a table without any)."""
+    "property", "progress", "begin", or "" for a table without any)."""
 
     offsets: Mapping[int, int]
     epochs: Mapping[int, int]
@@ -184,7 +186,9 @@ def find_held(
     if lineage.said is not None:
         source, holdings = "snapshot", decode_offsets(lineage.said, subject=table)
     elif lineage.is_whole:
-        pass
+        begin = properties.get(BEGIN_PROPERTY)
+        if begin is not None:
+            source, holdings = "begin", decode_offsets(begin, subject=table)
     elif silent is not None:
         source, holdings = "silent", silent
     elif text is not None:

@@ -13,6 +13,8 @@ from penstock.state.leader_epochs import (
     epoch_of_offset,
 )
 
+ITEM_BYTES_MIN: Final = 4 << 20
+"""Items aren't cut smaller only so that all executors have one: each writes a file of its own."""
 _NO_PARTITION: Final = PartitionState(log_start=0, high_watermark=0, size_bytes=0)
 
 
@@ -138,6 +140,44 @@ def cut_ranges(
         if start < area.end:
             pieces.append((_piece(area, start, area.end), size_bytes))
     return [piece for piece in pieces if piece[0].start < piece[0].end]
+
+
+def item_bytes(pieces_bytes: int, *, parallelism: int, commit_bytes: int, bytes_max: int) -> int:
+    """How many stored bytes an item takes, so that a commit is work for all executors.
+
+    Args:
+        pieces_bytes: all that is wanted.
+        bytes_max: no item takes more.
+    """
+    share = -(-min(pieces_bytes, commit_bytes) // parallelism)
+    return min(max(share, ITEM_BYTES_MIN), bytes_max)
+
+
+def remaining_pieces(
+    pieces: Sequence[tuple[Range, int]], wanted: Sequence[Range]
+) -> list[tuple[Range, int]] | None:
+    """What is left of an earlier plan's pieces for the ranges that are wanted now.
+
+    None: they don't tile these ranges, which then have to be planned again.
+    """
+    by_partition: dict[int, list[tuple[Range, int]]] = {}
+    for piece, size_bytes in pieces:
+        by_partition.setdefault(piece.partition, []).append((piece, size_bytes))
+    left: list[tuple[Range, int]] = []
+    for area in wanted:
+        at = area.start
+        for piece, size_bytes in by_partition.get(area.partition, ()):
+            start, end = max(piece.start, area.start), min(piece.end, area.end)
+            if start >= end:
+                continue
+            if start != at:
+                return None
+            part_bytes = size_bytes * (end - start) // (piece.end - piece.start)
+            left.append((_piece(area, start, end), part_bytes))
+            at = end
+        if at != area.end:
+            return None
+    return left
 
 
 def share_out(

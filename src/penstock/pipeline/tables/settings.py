@@ -83,7 +83,11 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True):
         buckets: of a new upsert table.
         dead_letters: topic of bad records; by default the topic's name and ".dlq".
         target_file_bytes: of Parquet files, about.
-        commit_bytes: the most of the log that one commit takes, about.
+        commit_bytes: the most of the log that one commit takes, about; 0: by the engine's
+            parallelism.
+        task_bytes: the most that one task decodes, about.
+        begin: where a new table begins: see `penstock.pipeline.tables.begin`; "": at the log's
+            start.
         adopt: whether the table of a topic that was deleted goes on with the one of its name.
         restart: whether a table that was dropped is made again.
     """
@@ -101,7 +105,9 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True):
     buckets: int = 16
     dead_letters: str = ""
     target_file_bytes: int = 128 << 20
-    commit_bytes: int = 2 << 30
+    commit_bytes: int = 0
+    task_bytes: int = 512 << 20
+    begin: str = ""
     adopt: bool = False
     restart: bool = False
 
@@ -173,7 +179,7 @@ def resolve(settings: TableSettings, configs: Mapping[str, str]) -> TableSetting
         problem = "key schema file needs a schema file"
     elif resolved.dead_letters == resolved.topic:
         problem = "its dead letters would become its records"
-    elif resolved.buckets < 1 or resolved.target_file_bytes < 1 or resolved.commit_bytes < 1:
+    elif resolved.buckets < 1 or min(resolved.target_file_bytes, resolved.task_bytes) < 1:
         problem = "sizes and counts are positive"
     if problem:
         raise InvalidRequestError("make a table", settings.topic, problem)

@@ -13,11 +13,11 @@ class WatchedEngine:
     """Another engine, whose results are looked at as they come.
 
     Args:
-        read: called with each result's `bytes_read`; not for results that have none, nor for items
-            that have to run again.
+        read: called with each result's `bytes_read` and `decoded_bytes`, 0 for results that have
+            none; not for items that have to run again.
     """
 
-    def __init__(self, engine: Engine, read: Callable[[int], None]) -> None:
+    def __init__(self, engine: Engine, read: Callable[[int, int], None]) -> None:
         self._engine = engine
         self._read = read
 
@@ -38,5 +38,5 @@ class WatchedEngine:
         for index, result in self._engine.run(task, items, attempts=attempts):
             found: Any = result
             if not getattr(found, "unknown", None):
-                self._read(getattr(found, "bytes_read", 0))
+                self._read(getattr(found, "bytes_read", 0), getattr(found, "decoded_bytes", 0))
             yield index, result

@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 from penstock.model.errors import ConflictError
 from penstock.pipeline.api_messages import PartitionState, Range
 from penstock.pipeline.tables.plan import (
+    ITEM_BYTES_MIN,
     RunExtent,
     cut_ranges,
     epochs_before,
+    item_bytes,
     offsets_after,
     plan_wanted,
+    remaining_pieces,
     share_out,
 )
 
@@ -146,3 +149,46 @@ def test_pieces_are_about_as_large_as_they_may_be(
 def test_many_small_partitions_share_an_item() -> None:
     pieces = [(area(partition, 0, 1), 10) for partition in range(100)]
     assert [len(commit) for commit in share_out(pieces, item_bytes=500, commit_bytes=5000)] == [2]
+
+
+@given(logs(), st.integers(1, 300), st.data())
+def test_a_plan_goes_on_wherever_the_table_is_then(
+    log: tuple[list[Range], list[RunExtent]], piece_bytes: int, data: st.DataObject
+) -> None:
+    ranges, runs = log
+    pieces = cut_ranges(ranges, runs, bytes_max=piece_bytes)
+    later = [
+        area(wanted.partition, data.draw(st.integers(wanted.start, wanted.end - 1)), wanted.end)
+        for wanted in ranges
+    ]
+    left = remaining_pieces(pieces, later)
+    assert left is not None
+    for wanted in later:
+        mine = [piece for piece, _ in left if piece.partition == wanted.partition]
+        assert (mine[0].start, mine[-1].end) == (wanted.start, wanted.end)
+        assert all(a.end == b.start for a, b in itertools.pairwise(mine))
+    assert sum(size for _, size in left) <= sum(size for _, size in pieces)
+
+
+def test_a_plan_of_other_ranges_is_made_again() -> None:
+    pieces = [(area(0, 0, 5), 10), (area(0, 5, 9), 10)]
+    assert remaining_pieces(pieces, [area(0, 0, 10)]) is None
+    assert remaining_pieces(pieces, [area(0, 3, 9), area(1, 0, 1)]) is None
+    assert remaining_pieces(pieces[1:], [area(0, 3, 9)]) is None
+    assert remaining_pieces(pieces, []) == []
+
+
+def test_an_item_is_an_executors_share_within_bounds() -> None:
+    mib = 1 << 20
+
+    def cut(wanted: int, parallelism: int) -> int:
+        return (
+            item_bytes(
+                wanted * mib, parallelism=parallelism, commit_bytes=2048 * mib, bytes_max=128 * mib
+            )
+            // mib
+        )
+
+    assert [cut(1, 8), cut(100, 8), cut(1000, 8), cut(9000, 8)] == [4, 12, 125, 128]
+    assert cut(9000, 1000) == 4
+    assert item_bytes(9, parallelism=2, commit_bytes=9, bytes_max=3) == 3 < ITEM_BYTES_MIN
