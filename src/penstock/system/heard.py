@@ -42,6 +42,7 @@ class Cause(enum.StrEnum):
     HOLD_STATE = "hold a state to hash it"
     JOB_LEASE = "renew or close a job"
     JOB_LOST = "keep a job"
+    JOIN_FILES = "join small files of a table"
     JOURNAL_FILE = "write journal files"
     JOURNAL_HINTS = "listen for hints of the journal"
     LOOK_UP_OBJECT = "look up an object"

@@ -46,7 +46,8 @@ def check(source: str) -> Program:
         facts = frozenset(typer.facts)
         if not wrong:
             _check_negations(clauses, wrong)
-        shapes = wildcards.shapes(clauses, facts) if not wrong else {}
+        if not wrong:
+            wildcards.shapes(clauses, facts)
     except RefusedError as error:
         wrong.append(error.diagnostic)
     if wrong:
@@ -58,7 +59,6 @@ def check(source: str) -> Program:
         clauses=clauses,
         facts=facts,
         patterns=typer.patterns,
-        shapes=shapes,
         metadata=metadata(types),
         tests=tuple(tests),
         fixtures=fixtures,

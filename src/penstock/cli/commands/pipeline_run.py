@@ -220,7 +220,7 @@ def _print(outcome: "Outcome", *, as_json: bool) -> None:
 
 _SHOWN: Final = (
     "items", "runs_before", "runs_after", "rows", "bad_records", "files", "commits", "behind",
-    "files_joined", "files_written", "snapshots_expired", "orphans_deleted",
+    "files_joined", "files_written", "joins_given_up", "snapshots_expired", "orphans_deleted",
 )  # fmt: skip
 
 

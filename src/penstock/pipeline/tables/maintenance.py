@@ -1,18 +1,17 @@
 """Upkeep of a table: small files are joined, old snapshots expired, orphans deleted.
 
-Joining is a commit like any other: its rows are the same, so offsets don't change, and it is laid
-aside when somebody else was faster. Orphans are what killed attempts of tasks left behind, and what
+Orphans are what killed attempts of tasks left behind, and what
 expired snapshots alone named; a file's age guards those that a commit is about to name.
 """
 
-from collections import defaultdict
+import logging
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
-from pyiceberg.manifest import DataFile, DataFileContent
+import numpy as np
 from pyiceberg.table import Table
 
 from penstock.model.errors import ConflictError, NotFoundError, PenstockError, RetryableError
@@ -20,41 +19,33 @@ from penstock.pipeline.client import DoorClient
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.tables.catalog import (
     ancestry,
-    end_retries,
     lineage_of,
     load_table,
     open_catalog,
     summary_of,
     translated,
 )
-from penstock.pipeline.tables.columns import arrow_schema
 from penstock.pipeline.tables.dead_letters import decode_dead_letters
-from penstock.pipeline.tables.files import FilesOptions, TableFiles, files_options, split_url
-from penstock.pipeline.tables.kinds import live_files, target_of
+from penstock.pipeline.tables.files import TableFiles, files_options, split_url
+from penstock.pipeline.tables.join import Joined, join_small_files
 from penstock.pipeline.tables.native import expire_natively, join_natively, session_of
 from penstock.pipeline.tables.offsets import (
-    COMMIT_PROPERTY,
     OFFSETS_PROPERTY,
     is_property_current,
 )
-from penstock.pipeline.tables.parquet import (
-    FileTarget,
-    PartitionedWriter,
-    WrittenFile,
-    read_data_file,
-)
 from penstock.pipeline.tables.settings import TableSettings, resolve
-from penstock.pipeline.tables.values import fit_rows
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 from penstock.system.clock import SystemClock
+from penstock.system.heard import Cause, heard
 from penstock.system.randomness import SystemRandom
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SMALL: Final = 2
-"""A file of less than the target's 1/_SMALL is small."""
+logger = logging.getLogger(__name__)
+
+_DELETED_AT_ONCE: Final = 1000
 _FILES_MIN: Final = 4
 """Fewer small files of a partition are left alone: each rewrite is read and written bytes."""
 
@@ -68,35 +59,19 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MaintenanceSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What one call did. `not_expired`: why snapshots were left alone, where they were."""
+    """What one call did. `joins_given_up`: tasks whose files somebody else changed meanwhile;
+    `damaged`: files that can't be read, and why;
+    `not_expired`: why snapshots were left alone, where they were."""
 
     table: str
     files_joined: int = 0
     files_written: int = 0
+    joins_given_up: int = 0
+    damaged: list[str] = []
     snapshots_expired: int = 0
     not_expired: str = ""
     orphans_deleted: int = 0
     orphan_bytes: int = 0
-
-
-class JoinItem(msgspec.Struct, frozen=True):
-    """One task: data files of one partition into few. Holds no secret."""
-
-    files: FilesOptions
-    target: FileTarget
-    urls: list[str]
-
-
-def join_files(item: JoinItem) -> list[WrittenFile]:
-    """Copy rows into new files. Raises: NotFoundError: a file is gone."""
-    files = TableFiles(item.files)
-    attempt = SystemRandom().token_bytes(8).hex()
-    schema = arrow_schema(item.target.iceberg_schema())
-    with PartitionedWriter(item.target, files, name=lambda n: f"join-{attempt}-{n:03}") as writer:
-        for url in item.urls:
-            for rows in read_data_file(files, url, item.target):
-                writer.add(fit_rows(rows, schema))
-        return writer.finish()
 
 
 def maintain_table(
@@ -143,7 +118,7 @@ def maintain_table(
 class _Way(Protocol):
     """Ours, or Iceberg's own procedures."""
 
-    def join(self, table: Table) -> tuple[int, int]:
+    def join(self, table: Table) -> Joined:
         """How many files became how many. Raises: ConflictError, NotFoundError: the table moved on
         meanwhile."""
         ...
@@ -157,10 +132,17 @@ class _Way(Protocol):
 def _maintain(
     table: Table, way: _Way, settings: TableSettings, maintenance: Maintenance, now_ms: int
 ) -> MaintenanceSummary:
-    joined = written = 0
-    # Where the table moved on meanwhile, its small files are still there next time.
-    with suppress(ConflictError, NotFoundError):
-        joined, written = way.join(table)
+    joined = Joined()
+    try:
+        joined = way.join(table)
+    except (ConflictError, NotFoundError) as error:
+        joined = Joined(gave_up=1)
+        heard(
+            Cause.JOIN_FILES,
+            error,
+            logger,
+            f"the small files of table {settings.full_name} are left for the next maintenance",
+        )
     table.refresh()
     failure: PenstockError | None = None
     expired, not_expired = 0, ""
@@ -176,8 +158,10 @@ def _maintain(
         raise failure
     return MaintenanceSummary(
         table=settings.full_name,
-        files_joined=joined,
-        files_written=written,
+        files_joined=joined.files_joined,
+        files_written=joined.files_written,
+        joins_given_up=joined.gave_up,
+        damaged=list(joined.damaged),
         snapshots_expired=expired,
         not_expired=not_expired,
         orphans_deleted=deleted,
@@ -194,8 +178,14 @@ class _Upkeep:
     maintenance: Maintenance
     random: Random
 
-    def join(self, table: Table) -> tuple[int, int]:
-        return _join(table, self.engine, self.settings, self.maintenance, self.random)
+    def join(self, table: Table) -> Joined:
+        return join_small_files(
+            table,
+            self.engine,
+            target_file_bytes=self.settings.target_file_bytes,
+            files_min=self.maintenance.files_min,
+            random=self.random,
+        )
 
     def expire(self, table: Table, before_ms: int) -> tuple[int, str]:
         return _expire(table, before_ms), ""
@@ -209,8 +199,11 @@ class _NativeUpkeep:
     settings: TableSettings
     maintenance: Maintenance
 
-    def join(self, table: Table) -> tuple[int, int]:  # noqa: ARG002 - Spark loads it itself
-        return join_natively(self.session, self.settings, files_min=self.maintenance.files_min)
+    def join(self, table: Table) -> Joined:  # noqa: ARG002 - Spark loads it itself
+        joined, written = join_natively(
+            self.session, self.settings, files_min=self.maintenance.files_min
+        )
+        return Joined(files_joined=joined, files_written=written)
 
     def expire(self, table: Table, before_ms: int) -> tuple[int, str]:
         if not is_property_current(
@@ -222,58 +215,6 @@ class _NativeUpkeep:
                 "end that"
             )
         return expire_natively(self.session, self.settings, before_ms=before_ms), ""
-
-
-def _join(
-    table: Table,
-    engine: Engine,
-    settings: TableSettings,
-    maintenance: Maintenance,
-    random: Random,
-) -> tuple[int, int]:
-    everything = list(live_files(table))
-    if any(file.content != DataFileContent.DATA for file in everything):
-        # Somebody's row-level deletes: joined without them, deleted rows would come back.
-        return 0, 0
-    small: dict[tuple[Any, ...], list[DataFile]] = defaultdict(list)
-    for file in everything:
-        is_small = file.file_size_in_bytes * _SMALL < settings.target_file_bytes
-        if is_small and file.spec_id == table.spec().spec_id:
-            values = tuple(file.partition[index] for index in range(len(file.partition)))
-            small[values].append(file)
-    target = target_of(table, settings.target_file_bytes)
-    items: list[JoinItem] = []
-    removed: list[DataFile] = []
-    for group in small.values():
-        if len(group) < maintenance.files_min:
-            continue
-        removed += group
-        items.append(
-            JoinItem(
-                files=files_options(table.io.properties),
-                target=target,
-                urls=[file.file_path for file in group],
-            )
-        )
-    if not items:
-        return 0, 0
-    end_retries(table)
-    added = [file for _, result in engine.run(join_files, items) for file in result]
-    # The same offsets again, so that they are found however far others expire snapshots.
-    held = lineage_of(table).said
-    summary = {COMMIT_PROPERTY: random.token_bytes(16).hex()}
-    if held is not None:
-        summary[OFFSETS_PROPERTY] = held
-    with (
-        translated("join files", settings.full_name),
-        table.transaction() as transaction,
-        transaction.update_snapshot(snapshot_properties=summary).overwrite() as producer,
-    ):
-        for written in added:
-            producer.append_data_file(written.data_file())
-        for data_file in removed:
-            producer.delete_data_file(data_file)
-    return len(removed), len(added)
 
 
 def _expire(table: Table, before_ms: int) -> int:
@@ -296,15 +237,30 @@ def _expire(table: Table, before_ms: int) -> int:
 
 
 def _sweep(table: Table, files: TableFiles, before_ms: int) -> tuple[int, int]:
-    """Delete old files below the table's location that nothing names."""
-    named = {_key(url) for url in _named_files(table)}
-    orphans = [
-        file
-        for file in files.list(table.location())
-        if file.modified_ms < before_ms and _key(file.url) not in named
-    ]
-    files.delete([file.url for file in orphans])
-    return len(orphans), sum(file.size_bytes for file in orphans)
+    """Delete old files below the table's location that nothing names.
+
+    Of files that are named a digest of eight bytes is kept, and files are deleted as they are
+    listed, so that a table of a million files takes some megabytes. Two names of one digest would
+    only leave an orphan.
+    """
+    named = np.unique(np.fromiter((_digest(url) for url in _named_files(table)), dtype=np.uint64))
+    count = size_bytes = 0
+    orphans: list[str] = []
+    for file in files.list(table.location()):
+        if file.modified_ms >= before_ms:
+            continue
+        digest = np.uint64(_digest(file.url))
+        place = int(np.searchsorted(named, digest))
+        if place < len(named) and named[place] == digest:
+            continue
+        orphans.append(file.url)
+        count += 1
+        size_bytes += file.size_bytes
+        if len(orphans) == _DELETED_AT_ONCE:
+            files.delete(orphans)
+            orphans.clear()
+    files.delete(orphans)
+    return count, size_bytes
 
 
 def _named_files(table: Table) -> Iterator[str]:
@@ -329,7 +285,7 @@ def _named_files(table: Table) -> Iterator[str]:
                 yield entry.data_file.file_path
 
 
-def _key(url: str) -> tuple[str, str]:
-    """One spelling of a file's place: file:///a, file:/a and /a are the same."""
+def _digest(url: str) -> int:
+    """A file's place in one spelling: file:///a, file:/a and /a are the same."""
     _, host, path = split_url(url)
-    return host, path
+    return int.from_bytes(blake2b(f"{host}\0{path}".encode(), digest_size=8).digest(), "big")

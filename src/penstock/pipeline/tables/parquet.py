@@ -4,6 +4,7 @@ Rows are gathered into row groups and written to temporary files of this machine
 executor's memory is bounded however large the files become; a finished file is uploaded whole.
 """
 
+import contextlib
 import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ from pyiceberg.partitioning import PartitionKey, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 
+from penstock.model.errors import CorruptDataError
 from penstock.pipeline.tables.columns import arrow_schema
 from penstock.pipeline.tables.files import TableFiles
 from penstock.pipeline.tables.partitioning import split_rows
@@ -83,30 +85,59 @@ class WrittenFile(msgspec.Struct, frozen=True):
 
 
 def read_data_file(
-    files: TableFiles, url: str, target: FileTarget, *, columns: Sequence[str] | None = None
+    files: TableFiles,
+    url: str,
+    target: FileTarget,
+    *,
+    columns: Sequence[str] | None = None,
+    row_count: int | None = None,
 ) -> Iterator[pa.Table]:
     """The rows of a data file, by the table's present names: columns are found by their ids, since
     somebody may have renamed them after it was written.
 
     Args:
         columns: only these; None: all that the file has.
+        row_count: what the table's manifest says of it, where that is known: a file's footer has
+            no checksum.
+
+    Raises:
+        NotFoundError, RetryableError: of the store.
+        CorruptDataError: it is damaged, as its pages' checksums or its structure show.
     """
     names = {
         column.field_id: column.name
         for column in target.iceberg_schema().fields
         if columns is None or column.name in columns
     }
-    with files.open(url) as file:
-        reader = pq.ParquetFile(file)
+    with files.open(url) as file, _damage_named(url):
+        reader = pq.ParquetFile(file, page_checksum_verification=True)
         schema = reader.schema_arrow
         ids = {
             field.name: int((field.metadata or {}).get(b"PARQUET:field_id", -1)) for field in schema
         }
         wanted = [name for name in schema.names if ids[name] in names]
+        found = reader.metadata.num_rows
+        if row_count is not None and found != row_count:
+            raise OSError(f"its footer says {found} rows, and the table {row_count}")
         for batch in reader.iter_batches(batch_size=_BATCH_ROWS, columns=wanted):
             yield pa.Table.from_batches([batch]).rename_columns(
                 [names[ids[name]] for name in batch.schema.names]
             )
+
+
+@contextlib.contextmanager
+def _damage_named(url: str) -> Iterator[None]:
+    """What Arrow says of a file's bytes, as an error that names the file."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptDataError(
+            "read data file",
+            url,
+            str(error),
+            "roll the table back to a snapshot without it, or delete its rows, if no copy of the "
+            "file is left: docs/tables.md",
+        ) from error
 
 
 class PartitionedWriter:
@@ -233,6 +264,8 @@ class _OpenFile:
             compression=_COMPRESSION,
             compression_level=_COMPRESSION_LEVEL,
             store_decimal_as_integer=True,
+            # A bit that flips in a page would be a wrong value, and no error, without.
+            write_page_checksum=True,
             # Arrow's own copy of the schema tells readers nothing that Iceberg's doesn't.
             store_schema=False,
         )

@@ -281,12 +281,12 @@ def test_rows_that_others_deleted_by_position_do_not_come_back(
     """PyIceberg rewrites files; so what another engine would write is made by hand."""
     from pyiceberg.manifest import DataFileContent
 
-    from penstock.pipeline.tables import maintenance
+    from penstock.pipeline.tables import join
 
     for value in (b"a", b"b", b"c", b"d"):
         produce_values(door, topic, [value])
         follow(door, lake, topic)
-    real = maintenance.live_files
+    real = join.live_files
 
     def with_deletes(table: Any) -> Any:
         for file in real(table):
@@ -294,7 +294,7 @@ def test_rows_that_others_deleted_by_position_do_not_come_back(
             yield file
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(maintenance, "live_files", with_deletes)
+        patched.setattr(join, "live_files", with_deletes)
         assert maintain(door, lake, topic).files_joined == 0
 
 

@@ -1,1 +1,0 @@
-"""Facts in SQLite: a table for each signature, and questions asked of them."""
