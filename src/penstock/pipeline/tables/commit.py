@@ -18,12 +18,16 @@ from penstock.pipeline.tables.dead_letters import (
     DeadLetters,
     encode_dead_letters,
 )
+from penstock.pipeline.tables.files import TableFiles, files_options
 from penstock.pipeline.tables.offsets import (
     COMMIT_PROPERTY,
+    FOLDER,
+    INLINE_BYTES_MAX,
     OFFSETS_PROPERTY,
     SILENT_PROPERTY,
     Held,
     Holdings,
+    encode_file,
     encode_offsets,
     encode_silent,
     find_held,
@@ -52,7 +56,7 @@ def commit_change(table: Table, change: Change) -> int:
         InDoubtError: it may have happened: `is_committed` of the table loaded again says so.
         InvalidRequestError: the table was dropped.
     """
-    offsets = encode_offsets(change.after)
+    offsets = _said(table, change)
     properties = {OFFSETS_PROPERTY: offsets}
     if change.letters is not None:
         properties[DEAD_LETTERS_PROPERTY] = encode_dead_letters(change.letters)
@@ -98,4 +102,16 @@ def held_by(table: Table, topic_id: str, progress: Mapping[int, int] | None) -> 
         lineage=lineage_of(table),
         properties=table.properties,
         progress=progress,
+        read=TableFiles(files_options(table.io.properties)).get,
     )
+
+
+def _said(table: Table, change: Change) -> str:
+    """What the commit says of offsets: these, or the file in which they lie from now on."""
+    text = encode_offsets(change.after)
+    if len(text) <= INLINE_BYTES_MAX:
+        return text
+    # Of a commit that doesn't come about it is an orphan, as the data files are.
+    url = f"{table.location().rstrip('/')}/{FOLDER}/{change.name}.json"
+    TableFiles(files_options(table.io.properties)).put(url, text.encode())
+    return encode_file(url)

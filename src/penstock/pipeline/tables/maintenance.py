@@ -32,6 +32,7 @@ from penstock.pipeline.tables.native import expire_natively, join_natively, sess
 from penstock.pipeline.tables.offsets import (
     OFFSETS_PROPERTY,
     is_property_current,
+    offsets_file,
 )
 from penstock.pipeline.tables.settings import TableSettings, resolve
 from penstock.ports.clock import Clock
@@ -270,6 +271,9 @@ def _named_files(table: Table) -> Iterator[str]:
         yield logged.metadata_file
     for statistics in (*metadata.statistics, *metadata.partition_statistics):
         yield statistics.statistics_path
+    # Of snapshots and of the table: the document of offsets where it is long.
+    said = [summary_of(snapshot).get(OFFSETS_PROPERTY) for snapshot in metadata.snapshots]
+    yield from filter(None, map(offsets_file, (*said, table.properties.get(OFFSETS_PROPERTY))))
     letters = decode_dead_letters(table.properties)
     if letters is not None:
         yield from (file.url for file in letters.files)

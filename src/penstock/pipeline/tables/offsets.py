@@ -13,9 +13,14 @@ that each commit on top of such snapshots notes in another property what they he
 
     {"version": 1, "groups": [{"sequences": [sequence number, ...], "topics": {...},
                                "epochs": {...}}, ...]}
+
+Where the first document is longer than INLINE_BYTES_MAX it lies in a file of the table's folder
+FOLDER, and the summary names that, since Iceberg's metadata repeats all summaries at each commit:
+
+    {"version": 2, "topics": {}, "file": "<URL>"}
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -34,12 +39,26 @@ TOPIC_ID_PROPERTY: Final = "penstock.topic-id"
 BEGIN_PROPERTY: Final = "penstock.begin"
 """Of the table: next offsets where it holds nothing yet, since it doesn't begin at the log's."""
 VERSION: Final = 1
+_FILE_VERSION: Final = 2
+"""A document that names another one; releases that don't know of it refuse it by its number."""
+INLINE_BYTES_MAX: Final = 2048
+FOLDER: Final = "penstock-offsets"
+"""In a table's location."""
+Read = Callable[[str], bytes]
+"""(URL of a file) -> what it holds."""
 
 
 class _Document(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int
     topics: dict[str, dict[str, int]]
     epochs: dict[str, dict[str, int]] = {}
+
+
+class _Named(msgspec.Struct, frozen=True):
+    version: int = 0
+    topics: dict[str, dict[str, int]] = {}
+    """None: without them older releases would not come to the version."""
+    file: str = ""
 
 
 class _Group(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -120,12 +139,35 @@ def encode_offsets(holdings: Holdings) -> str:
     return msgspec.json.encode(document).decode()
 
 
-def decode_offsets(text: str, *, subject: str) -> Holdings:
-    """The inverse of `encode_offsets`.
+def encode_file(url: str) -> str:
+    """The property's value where the document lies in a file."""
+    return msgspec.json.encode(_Named(version=_FILE_VERSION, file=url)).decode()
+
+
+def offsets_file(text: str | None) -> str:
+    """The file that a property's value names; "": it holds the offsets itself, or is none."""
+    try:
+        named = msgspec.json.decode(text or "{}", type=_Named)
+    except ValueError:
+        return ""
+    return named.file if named.version == _FILE_VERSION else ""
+
+
+def decode_offsets(text: str, *, subject: str, read: Read | None = None) -> Holdings:
+    """The inverse of `encode_offsets`, or of `encode_file`.
+
+    Args:
+        read: reads the file that the text names; None: it can't name any.
 
     Raises:
         CorruptDataError: not this format, or a later version of it.
     """
+    url = offsets_file(text)
+    if url and read is not None:
+        try:
+            text = read(url).decode()
+        except ValueError as error:
+            raise _unreadable(subject, error) from error
     return _holdings(_decoded(text, _Document, subject), subject)
 
 
@@ -168,6 +210,7 @@ def find_held(
     lineage: Lineage,
     properties: Mapping[str, str],
     progress: Mapping[int, int] | None,
+    read: Read | None = None,
 ) -> Held:
     """What a table holds of a topic.
 
@@ -179,12 +222,13 @@ def find_held(
     Args:
         properties: the table's.
         progress: what the log's door knows of the table.
+        read: see `decode_offsets`.
     """
     source, holdings = "", Holdings()
     silent = _held_in_silence(lineage, properties, table)
     text = properties.get(OFFSETS_PROPERTY)
     if lineage.said is not None:
-        source, holdings = "snapshot", decode_offsets(lineage.said, subject=table)
+        source, holdings = "snapshot", decode_offsets(lineage.said, subject=table, read=read)
     elif lineage.is_whole:
         begin = properties.get(BEGIN_PROPERTY)
         if begin is not None:
@@ -192,7 +236,7 @@ def find_held(
     elif silent is not None:
         source, holdings = "silent", silent
     elif text is not None:
-        source, holdings = "property", decode_offsets(text, subject=table)
+        source, holdings = "property", decode_offsets(text, subject=table, read=read)
     elif progress is not None:
         # The log's own, and so of what it was restored to.
         source, holdings = "progress", Holdings({topic_id: dict(progress)})

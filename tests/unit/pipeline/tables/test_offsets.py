@@ -8,15 +8,18 @@ from hypothesis import strategies as st
 
 from penstock.model.errors import CorruptDataError
 from penstock.pipeline.tables.offsets import (
+    INLINE_BYTES_MAX,
     OFFSETS_PROPERTY,
     SILENT_PROPERTY,
     Holdings,
     Lineage,
     decode_offsets,
+    encode_file,
     encode_offsets,
     encode_silent,
     find_held,
     is_property_current,
+    offsets_file,
 )
 
 GOLDEN = '{"version":1,"topics":{"aa":{"0":5,"2":0,"10":7},"bb":{}}}'
@@ -270,3 +273,18 @@ def test_whatever_is_rolled_back_and_expired_the_tables_offsets_are_those_of_its
             case _:
                 continue
         assert table.found() == table.holds()
+
+
+def test_a_document_in_a_file_is_read_where_it_is_named() -> None:
+    held = Holdings({"t": dict.fromkeys(range(1000), 7)}, {"t": dict.fromkeys(range(1000), 0)})
+    text = encode_file("s3://lake/t/penstock-offsets/a.json")
+    assert len(text) < 100 < INLINE_BYTES_MAX < len(encode_offsets(held))
+    files = {"s3://lake/t/penstock-offsets/a.json": encode_offsets(held).encode()}
+    assert decode_offsets(text, subject="t", read=files.__getitem__) == held
+    assert offsets_file(text) in files
+    assert offsets_file(encode_offsets(held)) == offsets_file(None) == offsets_file("x") == ""
+    for content in (b"\xff", b"{}", text.encode()):
+        with pytest.raises(CorruptDataError):
+            decode_offsets(text, subject="t", read=lambda _, found=content: found)
+    with pytest.raises(CorruptDataError, match="version 2"):
+        decode_offsets(text, subject="t")

@@ -456,3 +456,45 @@ def test_upkeep_by_a_clock_that_is_ahead_takes_nothing(door: Door, lake: Lake, t
     )
     assert (done.snapshots_expired, done.orphans_deleted) == (0, 0)
     assert orphan.exists()
+
+
+def test_offsets_of_many_partitions_lie_in_files_that_upkeep_keeps(
+    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each commit repeats all snapshots' summaries: 62 MB of metadata at 1,000 partitions."""
+    monkeypatch.setattr("penstock.pipeline.tables.commit.INLINE_BYTES_MAX", 10)
+    for number in range(5):
+        produce_values(door, topic, [b"%d" % number])
+        follow(door, lake, topic)
+    said = [summary_of(snapshot)[OFFSETS_PROPERTY] for snapshot in ancestry(lake.table(topic))]
+    assert len(set(said)) == 5
+    assert all(text.startswith('{"version":2,"topics":{},"file":') for text in said)
+    folder = lake.folder / "penstock" / topic / "penstock-offsets"
+    assert len(list(folder.iterdir())) == 5
+    long_ago = time.time() - 100 * 3600
+    for path in (lake.folder / "penstock" / topic).rglob("*"):
+        if path.is_file():
+            os.utime(path, (long_ago, long_ago))
+    # A join says what the snapshot before it said, and what names no snapshot goes.
+    done = maintain(door, lake, topic, snapshot_age_ms=-HOUR_MS, orphan_age_ms=HOUR_MS)
+    assert (done.files_joined, done.snapshots_expired) == (5, 5)
+    assert len(list(folder.iterdir())) == 1
+    produce_values(door, topic, [b"more"])
+    assert follow(door, lake, topic).rows == 1
+    assert values(lake, topic) == [*(b"%d" % number for number in range(5)), b"more"]
+
+
+def test_offsets_whose_file_is_gone_stop_the_table(
+    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.pipeline.tables.commit.INLINE_BYTES_MAX", 10)
+    produce_values(door, topic, [b"a"])
+    follow(door, lake, topic)
+    (file,) = (lake.folder / "penstock" / topic / "penstock-offsets").iterdir()
+    content = file.read_bytes()
+    file.unlink()
+    produce_values(door, topic, [b"b"])
+    with pytest.raises(NotFoundError, match=file.name):
+        follow(door, lake, topic)
+    file.write_bytes(content)
+    assert follow(door, lake, topic).rows == 1
