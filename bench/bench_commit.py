@@ -23,7 +23,7 @@ from pathlib import Path
 
 from fsync_floor import measure
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
-from penstock.order.local_order import Order
+from penstock.order.local_journal import LocalJournal
 from penstock.state.commands import (
     AnyCommand,
     CommitOffsets,
@@ -78,7 +78,9 @@ def report_floor(directory: Path) -> None:
     print(f"{'floor: 4 KiB and fdatasync':<44} p50 {p50_us:>9.0f} us   p99 {p99_us:>9.0f} us")
 
 
-def report(name: str, rounds: int, make: Callable[[int], list[AnyCommand]], order: Order) -> None:
+def report(
+    name: str, rounds: int, make: Callable[[int], list[AnyCommand]], order: LocalJournal
+) -> None:
     """Append `rounds` times; print wall percentiles and CPU per append."""
     walls: list[float] = []
     cpu_s = 0.0
@@ -99,7 +101,7 @@ def report(name: str, rounds: int, make: Callable[[int], list[AnyCommand]], orde
     )
 
 
-def producers_expire(order: Order, queries: Queries, count: int) -> None:
+def producers_expire(order: LocalJournal, queries: Queries, count: int) -> None:
     """Many producers that each wrote once: how long do entries take that forget them?"""
     per_entry = 1_000
     started_s = time.perf_counter()
@@ -133,7 +135,7 @@ def producers_expire(order: Order, queries: Queries, count: int) -> None:
     )
 
 
-def _size(order: Order, queries: Queries) -> int:
+def _size(order: LocalJournal, queries: Queries) -> int:
     order.checkpoint()
     return Path(queries.path).stat().st_size
 
@@ -148,7 +150,7 @@ def main() -> None:
     directory = Path(tempfile.mkdtemp(dir=arguments.directory))
     try:
         path = directory / "metadata.sqlite"
-        order = Order.open(path, clock=SystemClock(), random=SystemRandom())
+        order = LocalJournal.open(path, clock=SystemClock(), random=SystemRandom())
         queries = Queries(path)
         order.append([CreateTopic(name="bench", topic_id=TOPIC_ID, partitions=PARTITIONS)])
         partitions = keys()

@@ -33,7 +33,8 @@ from bench_commit import SystemClock, SystemRandom
 from fsync_floor import measure
 from penstock.model.ids import TopicKey, partition_key
 from penstock.order.cluster_order import AgentIdentity, ClusterOrder
-from penstock.order.local_order import Applied
+from penstock.order.entry_keys import entry_key
+from penstock.order.port import AppliedEntry
 from penstock.replica import Replica
 from penstock.replica.postgres import PostgresJournal
 from penstock.state.answers import Refused, RunsCommitted
@@ -222,13 +223,13 @@ async def lag(url: str, name: str, folder: Path, options: argparse.Namespace) ->
     lags: list[float] = []
     last_ms = 0
 
-    def note(batch: list[Applied]) -> None:
+    def note(batch: list[AppliedEntry]) -> None:
         nonlocal last_ms
         now_ms = time.time_ns() / 1e6
         for applied in batch:
-            if applied.agent == follower.agent_id:
+            if entry_key(applied.body).agent == follower.agent_id:
                 continue
-            for answer in applied.answers:
+            for answer in applied.outcome.answers:
                 assert not isinstance(answer, Refused), answer
             # Journal time is the stamp where that is not less than the one before.
             if applied.time_ms > last_ms:

@@ -24,7 +24,7 @@ from pathlib import Path
 from bench_commit import SystemClock, SystemRandom
 from penstock.model.ids import PARTITION_BITS
 from penstock.objects import open_store
-from penstock.order.local_order import Order
+from penstock.order.local_journal import LocalJournal
 from penstock.replica import verify_snapshot
 from penstock.replica.archive import Archive
 from penstock.replica.bootstrap import bootstrap
@@ -50,9 +50,9 @@ def timed(name: str) -> Iterator[None]:
     print(f"{name:<58} {wall_s:8.2f} s wall {cpu_s:8.2f} s CPU", flush=True)
 
 
-def open_order(path: Path, *, fsync: bool = True) -> Order:
+def open_order(path: Path, *, fsync: bool = True) -> LocalJournal:
     """The database's order."""
-    return Order.open(path, clock=SystemClock(), random=SystemRandom(), fsync=fsync)
+    return LocalJournal.open(path, clock=SystemClock(), random=SystemRandom(), fsync=fsync)
 
 
 def make_state(path: Path, runs: int) -> None:
@@ -117,7 +117,7 @@ def commit(index: int, *, runs: int, partitions: int, key: str) -> CommitRuns:
     return CommitRuns(runs=found, object_key=f"{key}/{index:016x}", object_bytes=1 << 23)
 
 
-def measure_commits(order: Order, name: str, *, rounds: int, seconds: float = 0.0) -> None:
+def measure_commits(order: LocalJournal, name: str, *, rounds: int, seconds: float = 0.0) -> None:
     """Median and tail of commits, and runs/s of all of it, checkpoints included.
 
     CPU is the appending thread's: what an idle machine's wall time comes near to."""

@@ -24,10 +24,12 @@ from pathlib import Path
 
 from typing_extensions import Buffer
 
+from penstock.log import Log
 from penstock.log.append.plan import PartitionAppend
-from penstock.log.cluster_log import ClusterLog
 from penstock.log.settings import LogSettings
-from penstock.log.wals.own_wal import WalFolder
+from penstock.log.state_queries import ReplicaQueries
+from penstock.log.wals.claims import WalFolder
+from penstock.log.wals.cluster_wal import ClusterWal
 from penstock.model.errors import NotFoundError, PenstockError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.order.cluster_order import AgentIdentity, ClusterOrder
@@ -132,14 +134,21 @@ class Bench:
 
         view = StateView.load(queries())
         self.pool = ThreadPoolExecutor(4)
-        self.log = ClusterLog(
-            ordering=self.order,
+        folder = WalFolder(
+            device=PosixDevice(self.folder),
+            random=chance,
+            file_bytes=64 << 20,
+            bytes_max=512 << 20,
+        )
+        self.log = Log(
+            order=self.order,
+            own_wal=lambda parts: ClusterWal(parts, folder=folder),
             view=view,
-            queries=queries,
+            queries=ReplicaQueries(queries),
             store=self.store,
             clock=clock,
             ages=Ages(BelievedClock(clock, after_ms=600_000)),
-            compare_history=None,
+            heads=self.order,
             limits=LogSettings(
                 durability=self.arguments.durability,
                 flush_interval_ms=self.arguments.interval_ms,
@@ -147,14 +156,8 @@ class Bench:
             agent_id=1,
             pool=self.pool,
             on_fatal=_fatal,
-            wal_folder=WalFolder(
-                device=PosixDevice(self.folder),
-                random=chance,
-                file_bytes=64 << 20,
-                bytes_max=512 << 20,
-            ),
         )
-        await self.order.start(on_applied=self.log.on_applied)
+        await self.order.start(on_applied=self.log.on_applied, on_answered=self.log.on_answered)
         await self.order.commit([SetFeatureLevel(level=2)])
         await self.log.start(epoch=self.order.epoch)
         (answer,) = await self.order.commit(

@@ -18,9 +18,9 @@ import time
 from pathlib import Path
 
 from bench_commit import SystemClock
-from penstock.replica.follower import Followed, Follower
+from penstock.replica import Applied
+from penstock.replica.follower import Follower
 from penstock.replica.postgres import PostgresJournal
-from penstock.replica.transaction import Appended
 from support.postgres import DEFAULTS, running_postgres
 
 BODY = bytes(2_000)
@@ -33,12 +33,12 @@ class NoReplica:
     position = 0
     time_ms = 0
 
-    def apply(self, body: bytes, *, stamp_ms: int, position: int | None = None) -> Appended[None]:
+    def apply(self, body: bytes, *, stamp_ms: int, position: int | None = None) -> Applied[None]:
         """Take the row for applied."""
         assert body
         assert position is not None
         self.position = position
-        return Appended(position, stamp_ms, None)
+        return Applied(position, stamp_ms, None)
 
     def commit(self) -> int:
         """Nothing to commit."""
@@ -54,11 +54,9 @@ async def measure(url: str, name: str, agents: int, seconds: float, *, shared: b
     lags: list[float] = []
     reads = 0
 
-    def deliver(batch: list[Followed[None]]) -> None:
+    def deliver(batch: list[Applied[None]]) -> None:
         now_s = time.perf_counter()
-        lags.extend(
-            now_s - appended[item.row.position] for item in batch if item.row.position in appended
-        )
+        lags.extend(now_s - appended[item.position] for item in batch if item.position in appended)
 
     journals = []
     tasks = []

@@ -110,7 +110,7 @@ async def check_equal(agents: list[Agent], load: Load) -> None:
         applied = [
             answer.first
             for entry in agent.applied
-            for answer in entry.answers
+            for answer in entry.outcome.answers
             if isinstance(answer, ProducerIds)
         ]
         assert set(load.acked) <= set(applied)

@@ -325,7 +325,7 @@ def test_appends_and_seals_that_are_refused_now_and_then_lose_nothing(
             applied = [
                 answer.first
                 for entry in agent.applied
-                for answer in entry.answers
+                for answer in entry.outcome.answers
                 if isinstance(answer, ProducerIds)
             ]
             assert sorted(applied) == sorted(acked)

@@ -261,7 +261,7 @@ def test_what_waits_for_room_is_stored_when_there_is_some(tmp_path: Path) -> Non
 
 def page_limit(life: SimulatedLog, pages: int | None) -> None:
     """Let the journal's file have this many pages more than it has; None: as many as it likes."""
-    connection = life.order.inner._replica._connection
+    connection = life.journal.inner._replica._connection
     (count,) = connection.execute("PRAGMA page_count").fetchone()
     limit = 1 << 30 if pages is None else count + pages
     connection.execute(f"PRAGMA max_page_count = {limit}").fetchall()
@@ -296,7 +296,7 @@ def test_full_journal_files_fill_the_wal_and_recover(tmp_path: Path) -> None:
                 raise OSError(errno.ENOSPC, "refused by the test")
             return open_file(name, create=create)
 
-        journal = life.order.inner._replica._journal
+        journal = life.journal.inner._replica._journal
         assert journal is not None
         journal._close_file()
         device.open = refuse  # type: ignore[method-assign]
@@ -395,7 +395,7 @@ def test_a_failed_commit_ends_all_acknowledgement(tmp_path: Path) -> None:
         for number in range(5):
             await append(life, key, value_of(number), sequence=number)
             stored.append(value_of(number))
-        transaction = life.order.inner._replica._transaction
+        transaction = life.journal.inner._replica._transaction
         transaction._connection = FailingCommit(transaction._connection)  # type: ignore[assignment]
         first = append(life, key, value_of(5), sequence=5)
         await life.ended.wait()

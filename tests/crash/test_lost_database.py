@@ -86,15 +86,15 @@ def test_a_journal_file_that_comes_back_leaves_no_hole_before_those_after_it(
             snapshots += 1
             if snapshots == 2:
                 await life.log.commit([Noop()])
-                life.order.sync()
+                life.journal.sync()
 
         life.upkeep._put = put_and_go_on  # type: ignore[method-assign]
         for _ in range(3):
             await life.log.commit([Noop()])
-            life.order.sync()
+            life.journal.sync()
             await life.upkeep.snapshot()
         assert len(device.list("journal")) == 1, "both of the others are deleted"
-        position = life.order.position
+        position = life.journal.position
         life.switch.cut()
         keep_database(life.folder, tmp_path / "kept")
         await life.end()
@@ -107,7 +107,7 @@ def test_a_journal_file_that_comes_back_leaves_no_hole_before_those_after_it(
             (tmp_path / str(number) / DATABASE).unlink()
         life = open_life(number, found)
         try:
-            assert life.order.position == position + 1, "its registration is the last"
+            assert life.journal.position == position + 1, "its registration is the last"
             report = await verify(
                 queries=life.queries(), store=life.store, wal=life.wal_reader, device=life.device
             )
@@ -122,14 +122,14 @@ def test_a_journal_file_that_comes_back_leaves_no_hole_before_those_after_it(
 
 def journal_not_synced(life: SimulatedLog) -> None:
     """WAL files are used again while a power cut may still take the journal files' end."""
-    journal = life.order.inner._replica._journal
+    journal = life.journal.inner._replica._journal
     assert journal is not None
     journal._fsync = False
 
 
 def journal_trimmed_too_far(life: SimulatedLog) -> None:
     """Entries go that the snapshot before the last does not cover."""
-    journal = life.order.inner._replica._journal
+    journal = life.journal.inner._replica._journal
     assert journal is not None
     trim = journal.trim
     journal.trim = lambda position: trim(position + 1000)  # type: ignore[method-assign]
@@ -137,7 +137,7 @@ def journal_trimmed_too_far(life: SimulatedLog) -> None:
 
 def unframed_entries_in_the_database_alone(life: SimulatedLog) -> None:
     """No entry is written to journal files: one without a WAL frame is in the database alone."""
-    life.order.inner._replica._transaction._journal = None
+    life.journal.inner._replica._transaction._journal = None
 
 
 PLANTS: dict[str, Any] = {

@@ -21,7 +21,8 @@ from typing import Any
 import pytest
 
 from penstock.model.ids import partition_key
-from penstock.order.local_order import Applied, Prepared
+from penstock.order.local_journal import Prepared
+from penstock.order.port import AppliedEntry
 from penstock.replica import JournalEntry
 from penstock.state.commands import TrimLog
 from penstock.wal import WalPlace
@@ -103,19 +104,19 @@ def acknowledge_before_sync(life: SimulatedLog) -> None:
 
 def database_before_frame(life: SimulatedLog) -> None:
     """The database is committed, and synced, with entries whose frames are not written yet."""
-    order = life.order
-    append_written = order.append_written
+    journal = life.journal
+    append_written = journal.append_written
 
-    def early(entry: Prepared, write: Callable[[int, int], None]) -> Applied:
+    def early(entry: Prepared, write: Callable[[int, int], None]) -> AppliedEntry:
         def late(position: int, time_ms: int) -> None:
-            replica = order.inner._replica
+            replica = journal.inner._replica
             replica._transaction.commit()
-            order.states.synced()
+            journal.states.synced()
             write(position, time_ms)
 
         return append_written(entry, late)
 
-    order.append_written = early  # type: ignore[method-assign]
+    journal.append_written = early  # type: ignore[method-assign]
 
 
 def recycle_before_checkpoint(life: SimulatedLog) -> None:
@@ -123,10 +124,10 @@ def recycle_before_checkpoint(life: SimulatedLog) -> None:
 
     class NeverSynced:
         def commit(self) -> int:
-            return life.order.commit()
+            return life.journal.commit()
 
         def sync(self) -> int:
-            return life.order.commit()
+            return life.journal.commit()
 
     life.log.uploader._database = NeverSynced()
 

@@ -1,7 +1,7 @@
 """An embedded server's commit lane, whose disk is full at times, over an agent's order.
 
 An embedded log's object mode orders its flushes by a lane that may refuse one of them for a full
-disk and take the next (`penstock.log.append.lane_ordering`). Here that stands between an agent's
+disk and take the next (`penstock.order.local_order`). Here that stands between an agent's
 flushes and its order, so that producers find out what becomes of those after a refused one.
 """
 
@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.log.append.lane_ordering import LaneOrdering
 from penstock.model.errors import StorageFullError
+from penstock.order.local_order import LocalOrder
 
 if TYPE_CHECKING:
     from sim.parts import Parts
@@ -29,7 +29,9 @@ class FillingLane:
         self._chance = parts.random.fork()
         self._world = parts.agent.world
 
-    def submit(self, commands: Sequence[Any]) -> asyncio.Future[list[Any]]:
+    hidden_position = 0
+
+    def submit_commands(self, commands: Sequence[Any]) -> asyncio.Future[list[Any]]:
         """Refuse them, or have them ordered, after a turn of the lane."""
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[list[Any]] = loop.create_future()
@@ -48,7 +50,7 @@ class FillingLane:
             elif (error := done.exception()) is not None:
                 answered.set_exception(error)
             else:
-                answered.set_result(done.result().answers)
+                answered.set_result(done.result())
 
         loop.call_later(self._chance.uniform(*TURN_S), turn)
         return answered
@@ -56,4 +58,5 @@ class FillingLane:
 
 def order_by_a_lane(parts: Parts) -> None:
     """Let an agent's flushes be ordered by a lane."""
-    parts.log._objects._ordering = LaneOrdering(FillingLane(parts).submit)
+    order = parts.order
+    parts.log.objects._order = LocalOrder(order, FillingLane(parts), clock=order._clock)

@@ -20,7 +20,7 @@ from penstock.groups.shards import ShardSettings
 from penstock.kafka.net.server import KafkaServer
 from penstock.log.archive import ArchiveSettings
 from penstock.log.settings import LogSettings
-from penstock.log.wals.own_wal import WalFolder
+from penstock.log.wals.claims import WalFolder
 from penstock.membership.membership import MembershipSettings
 from penstock.model.errors import FatalStorageError, PenstockError
 from penstock.order.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings

@@ -30,7 +30,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey, partition_key
 from penstock.model.steps import at_once
 from penstock.order.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
-from penstock.order.local_order import Applied
+from penstock.order.port import AppliedEntries
 from penstock.ports.journal import Journal, JournalRow
 from penstock.replica import Replica
 from penstock.state.answers import AnyAnswer
@@ -127,6 +127,9 @@ class ViewLog:
         return ReadBatches([b"bytes of records"], 16)
 
     read_parts = read
+
+    async def let_queries_find(self) -> None:
+        """Nothing is behind."""
 
     def partition_bytes(self, keys: Any) -> dict[PartitionKey, int]:
         return dict.fromkeys(keys, 100)
@@ -245,9 +248,9 @@ class ClusterAgent:
         )
         self.serves = True
 
-    def _on_applied(self, applied: list[Applied]) -> None:
+    def _on_applied(self, applied: AppliedEntries) -> None:
         for entry in applied:
-            self.view.apply(entry.changes)
+            self.view.apply(entry.outcome.changes)
         self.shards.follow()
         if self.log is not None:
             self.log.waiters.notify_all()

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.model.errors import PenstockError, RetryableError
 from penstock.order.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
-from penstock.order.local_order import Applied
+from penstock.order.port import AppliedEntries, AppliedEntry
 from penstock.ports.clock import Clock
 from penstock.ports.journal import Journal
 from penstock.replica import Replica
@@ -35,8 +35,8 @@ class Agent:
         self.folder = folder
         self.journal = journal
         self.cluster_id = cluster_id
-        self.applied: list[Applied] = []
-        self.on_applied: Callable[[list[Applied]], None] = lambda _: None
+        self.applied: list[AppliedEntry] = []
+        self.on_applied: Callable[[AppliedEntries], None] = lambda _: None
         self.stopped: PenstockError | None = None
         self._order: ClusterOrder | None = None
 
@@ -94,7 +94,7 @@ class Agent:
         if self._order is not None:
             await self._order.close()
 
-    def _note_applied(self, batch: list[Applied]) -> None:
+    def _note_applied(self, batch: AppliedEntries) -> None:
         self.on_applied(batch)
         self.applied.extend(batch)
 

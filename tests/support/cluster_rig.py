@@ -9,16 +9,20 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from typing_extensions import Buffer
 
+from penstock.agent.cluster import is_chosen
+from penstock.log import Log
 from penstock.log.append.plan import PartitionAppend
-from penstock.log.cluster_log import ClusterLog
 from penstock.log.fetch.remote_wal import RemoteWal
 from penstock.log.settings import LogSettings
-from penstock.log.wals.own_wal import WalFolder
+from penstock.log.state_queries import ReplicaQueries
+from penstock.log.wals.claims import WalFolder
+from penstock.log.wals.cluster_wal import ClusterWal
 from penstock.model.errors import (
     ConflictError,
     CorruptDataError,
@@ -168,7 +172,7 @@ class ClusterAgent:
 
     cluster: Cluster
     agent_id: int
-    log: ClusterLog
+    log: Log
     order: ClusterOrder
     queries: Queries
     journal: SimulatedConnection
@@ -178,6 +182,7 @@ class ClusterAgent:
     stopped: list[PenstockError] = field(default_factory=list)
     beating: asyncio.Task[None] | None = None
     on_closed: Callable[[], None] = lambda: None
+    is_keeper: Callable[[], bool] = lambda: False
 
     async def topic(self, name: str, partitions: int = 1, **configs: str) -> list[PartitionKey]:
         """Create a topic; its partition keys. `__` in a name of a config stands for a dot."""
@@ -346,10 +351,12 @@ class Cluster:
             folder = WalFolder(
                 device=device, random=self.random, file_bytes=FILE_BYTES, bytes_max=wal_bytes_max
             )
-        log = ClusterLog(
-            ordering=order,
+        is_keeper = partial(is_chosen, b"keeper", view, agent_id)
+        log = Log(
+            order=order,
+            own_wal=partial(ClusterWal, folder=folder),
             view=view,
-            queries=lambda: queries,
+            queries=ReplicaQueries(lambda: queries),
             store=store or self.store,
             clock=believed,
             ages=ages,
@@ -357,12 +364,16 @@ class Cluster:
             agent_id=agent_id,
             pool=InlineExecutor(self.random, workers=4),
             on_fatal=fatal.append,
-            compare_history=None,
-            wal_folder=folder,
+            heads=order,
+            is_keeper=is_keeper,
             remote_wal=remote_wal,
         )
         try:
-            await order.start(on_applied=log.on_applied, on_stopped=stopped.append)
+            await order.start(
+                on_applied=log.on_applied,
+                on_answered=log.on_answered,
+                on_stopped=stopped.append,
+            )
             if view.feature_level < LEVEL:
                 await order.commit([SetFeatureLevel(level=LEVEL)])
             await log.start(epoch=order.epoch)
@@ -374,6 +385,7 @@ class Cluster:
         agent = ClusterAgent(
             self, agent_id, log, order, queries, connection, clock, ages, fatal, stopped
         )
+        agent.is_keeper = is_keeper
         if beats:
             agent.beating = self.loop.create_task(self._beat(agent))
         self.agents.append(agent)

@@ -9,18 +9,17 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.log.append.lane import (
-    AppendRequest,
-    CommitLane,
-    Delivery,
-)
+from penstock.log.append.group_commit import AppendRequest, GroupCommit
+from penstock.log.append.lane import CommitLane
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.settings import LogSettings
 from penstock.model.errors import FatalStorageError, PenstockError, StorageFullError
 from penstock.model.ids import PartitionKey
+from penstock.order.port import AppliedEntry
 from penstock.records.batch import NewBatch
+from penstock.replica import Applied
 from penstock.state.answers import AnyAnswer, BatchStatus, Done, RunsCommitted
-from penstock.state.changes import Change
+from penstock.state.apply.machine import EntryOutcome, Standing
 from penstock.state.commands import AnyCommand, CommitRuns
 from penstock.state.levels import KnownLevels
 from penstock.testing.clock import ManualClock
@@ -67,22 +66,14 @@ class RecordingWal:
 
 
 @dataclass
-class Applied:
-    answers: list[AnyAnswer]
-    changes: list[Change]
-    position: int = 1
-    time_ms: int = 0
-
-
-@dataclass
 class Entry:
     commands: Sequence[AnyCommand]
     body: bytes
 
 
 @dataclass
-class RecordingOrder:
-    """As the order; what the entry is made of is an event, and each commit of the database."""
+class RecordingJournal:
+    """As the journal; what the entry is made of is an event, and each commit of the database."""
 
     events: list[str]
     full: bool = False
@@ -98,7 +89,7 @@ class RecordingOrder:
     def prepare(self, commands: Sequence[AnyCommand]) -> Entry:
         return Entry(commands, bytes(self.entry_bytes))
 
-    def append_written(self, entry: Entry, write: Callable[[int, int], None]) -> Applied:
+    def append_written(self, entry: Entry, write: Callable[[int, int], None]) -> AppliedEntry:
         applied = self._apply(entry.commands)
         try:
             write(self.position + 1, 0)
@@ -109,7 +100,7 @@ class RecordingOrder:
         self.uncommitted_count += 1
         return applied
 
-    def append(self, commands: Sequence[AnyCommand]) -> Applied:
+    def append(self, commands: Sequence[AnyCommand]) -> AppliedEntry:
         applied = self._apply(commands)
         self.events.append("database synced")
         self.position += 1
@@ -123,7 +114,7 @@ class RecordingOrder:
         self.uncommitted_count = 0
         return self.position
 
-    def _apply(self, commands: Sequence[AnyCommand]) -> Applied:
+    def _apply(self, commands: Sequence[AnyCommand]) -> AppliedEntry:
         if self.full:
             raise StorageFullError("append", "journal", "full")
         self.events.append("apply " + " ".join(type(c).__name__ for c in commands))
@@ -140,7 +131,7 @@ class RecordingOrder:
                 answers.append(RunsCommitted(runs=runs))
             else:
                 answers.append(Done())
-        return Applied(answers, [])
+        return Applied(1, 0, EntryOutcome(Standing.APPLIED, answers, []))
 
 
 def batch(size: int = 100, sequence: int = -1) -> NewBatch:
@@ -152,7 +143,7 @@ def batch(size: int = 100, sequence: int = -1) -> NewBatch:
 class Bench:
     lane: CommitLane
     wal: RecordingWal
-    order: RecordingOrder
+    order: RecordingJournal
     clock: ManualClock
     events: list[str]
     fatal: list[BaseException]
@@ -195,24 +186,22 @@ def run(test: Callable[[Bench], Coroutine[Any, Any, None]], *, here: bool = Fals
     async def main() -> None:
         events: list[str] = []
         fatal: list[BaseException] = []
-        wal, order, clock = RecordingWal(events), RecordingOrder(events), ManualClock()
+        wal, order, clock = RecordingWal(events), RecordingJournal(events), ManualClock()
 
-        def deliver(delivery: Delivery) -> None:
+        def on_applied(group: GroupCommit) -> None:
             events.append("views")
 
         lane = CommitLane(
             wal=wal,
-            order=order,  # type: ignore[arg-type]
+            journal=order,  # type: ignore[arg-type]
             known_producer=lambda *_: None,
             clock=clock,
             levels=KnownLevels(),
             limits=LogSettings(frame_bytes_max=1000),
-            deliver=deliver,
-            announce=lambda _: events.append("readers woken"),
             on_fatal=fatal.append,
         )
         lane.may_turn_here = here
-        lane.start()
+        lane.start(on_applied=on_applied, on_answered=lambda _: events.append("readers woken"))
         bench = Bench(lane, wal, order, clock, events, fatal)
         try:
             await asyncio.wait_for(test(bench), 60)

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from penstock.log import Log, LogSettings
+from penstock.log import LogSettings
 from penstock.log.append.plan import PartitionAppend
-from penstock.log.opening.embedded import open_order, open_wal
+from penstock.log.opening.embedded import open_journal, open_wal
 from penstock.log.upkeep import Upkeep
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
@@ -28,6 +28,7 @@ from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
 from penstock.testing.clock import ManualClock
 from penstock.wal import WalReader
+from support.own_log import own_log, start_own_log
 
 NOW = 1_790_000_000_000
 FILE_BYTES = 1 << 20
@@ -77,11 +78,11 @@ class Rig:
             files.callback(self._close_queries)
             device = PosixDevice(path)
             self.believed = BelievedClock(clock, after_ms=BELIEVED_AFTER_MS)
-            self.order = open_order(
+            self.journal = open_journal(
                 path / "metadata.sqlite", device, clock=self.believed, random=SystemRandom()
             )
-            files.callback(self.order.close)
-            self.believed.start_from(self.order.found_ms)
+            files.callback(self.journal.close)
+            self.believed.start_from(self.journal.found_ms)
             self.queries = queries
             self.view = StateView.load(queries())
             self.wal = open_wal(device, queries(), file_bytes=FILE_BYTES, bytes_max=8 * FILE_BYTES)
@@ -89,8 +90,8 @@ class Rig:
             self.pool = ThreadPoolExecutor(2)
             files.callback(self.pool.shutdown)
             self.store = open_store(path / "objects", executor=self.pool)
-            self.log = Log(
-                order=self.order,
+            self.own_wal, self.order, self.log = own_log(
+                journal=self.journal,
                 view=self.view,
                 queries=queries,
                 wal_writer=self.wal,
@@ -99,12 +100,11 @@ class Rig:
                 clock=self.believed,
                 ages=Ages(self.believed),
                 limits=limits,
-                identity=(self.order.agent_id, self.order.epoch),
                 pool=self.pool,
                 on_fatal=self.fatal.append,
             )
             self.upkeep = Upkeep(
-                journal=self.order,
+                journal=self.journal,
                 store=self.store,
                 scratch=path / "scratch",
                 clock=clock,
@@ -112,7 +112,7 @@ class Rig:
                 limits=limits,
             )
             self._files = files.pop_all()
-        self.log.start()
+        start_own_log(self.order, self.log)
 
     async def close(self, *, drain: bool) -> None:
         """`drain` false leaves the WAL as a crash would."""
@@ -122,8 +122,8 @@ class Rig:
             await self.log.damaged_frames.close()
             await self.log.lost_ranges.close()
             await self.log.rebuilt_ranges.close()
-            await self.log.uploader.close()
-            await self.log.lane.close()
+            await self.own_wal.uploader.close()
+            await self.own_wal.lane.close()
             self.wal.close()
             await self.log.blocks.close()
         self._files.close()
@@ -213,7 +213,7 @@ class Rig:
 
     async def drain(self) -> None:
         """Move the WAL to segments."""
-        assert await self.log.uploader.drain(60), self.log.uploader.last_error
+        assert await self.own_wal.uploader.drain(60), self.own_wal.uploader.last_error
 
     def forget_memory(self) -> None:
         """Empty the tail cache, so that reads go to the WAL or the objects."""

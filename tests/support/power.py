@@ -132,7 +132,7 @@ class World:
             keep_database(life.folder, following)
         else:
             self.device = self.device.power_loss(self.random)
-            keep_database(life.order.states.choose(), following)
+            keep_database(life.journal.states.choose(), following)
         if self._loses_database:
             self._damage(following / DATABASE)
         if self._loses_snapshot:
@@ -230,8 +230,8 @@ class World:
             if isinstance(outcome, BaseException):
                 raise outcome
         if hangs:
-            raise PromiseBrokenError(f"nothing goes on: {life.log.uploader.last_error}")
-        self.known.segment_count += life.log.uploader.segment_count
+            raise PromiseBrokenError(f"nothing goes on: {life.own_wal.uploader.last_error}")
+        self.known.segment_count += life.own_wal.uploader.segment_count
 
     # -- actors --------------------------------------------------------------------------------
 
@@ -368,7 +368,7 @@ class World:
             elif choice in (2, 3):
                 await self._delete_records(life)
             elif choice == 4:
-                await life.log.uploader.drain(PATIENCE_S)
+                await life.own_wal.uploader.drain(PATIENCE_S)
             elif choice in (5, 6, 7, 8):
                 if choice == 8:
                     self.clock.advance(GRACE_S + 1)
@@ -471,8 +471,8 @@ class World:
 
     async def _clean_up(self, life: SimulatedLog) -> None:
         """In the end the WAL is empty, and the store holds what is named and nothing else."""
-        if not await life.log.uploader.drain(PATIENCE_S):
-            raise PromiseBrokenError(f"it does not drain: {life.log.uploader.last_error}")
+        if not await life.own_wal.uploader.drain(PATIENCE_S):
+            raise PromiseBrokenError(f"it does not drain: {life.own_wal.uploader.last_error}")
         if life.queries().wal_runs():
             raise PromiseBrokenError("drained, and runs are left in the WAL")
         for _ in range(3):

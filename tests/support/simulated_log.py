@@ -18,12 +18,13 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from penstock.log import Log, LogSettings
+from penstock.log import LogSettings
 from penstock.log.opening import embedded as opening
-from penstock.log.opening.embedded import open_order, open_wal
+from penstock.log.opening.embedded import open_journal, open_wal
 from penstock.log.upkeep import Upkeep
 from penstock.objects.local import LocalStore
-from penstock.order.local_order import Applied, Order, Prepared
+from penstock.order.local_journal import LocalJournal, Prepared
+from penstock.order.port import AppliedEntry
 from penstock.ports.random import Random
 from penstock.replica import JournalEntry, SnapshotInfo
 from penstock.state.ages import Ages
@@ -35,6 +36,7 @@ from penstock.testing.clock import ManualClock
 from penstock.testing.cut import PowerCutError, PowerSwitch, SwitchedDevice
 from penstock.testing.device import SimulatedDevice
 from penstock.wal import WalReader
+from support.own_log import own_log, start_own_log
 
 DATABASE = "metadata.sqlite"
 SNAPSHOTS = "snapshots"
@@ -217,21 +219,29 @@ class DatabaseStates:
         self._kept.append(kept)
 
 
-class SwitchedOrder:
+class SwitchedJournal:
     """The journal, in step with the device's power.
 
     The switch is held for the whole of each call, so that what a cut finds of the database is
     never in the middle of being written.
     """
 
-    def __init__(self, order: Order, switch: PowerSwitch, states: DatabaseStates) -> None:
+    def __init__(self, order: LocalJournal, switch: PowerSwitch, states: DatabaseStates) -> None:
         self.inner = order
         self.states = states
         self._switch = switch
 
     @property
+    def agent_id(self) -> int:
+        return self.inner.agent_id
+
+    @property
+    def epoch(self) -> int:
+        return self.inner.epoch
+
+    @property
     def committed_position(self) -> int:
-        """See the order."""
+        """See `LocalJournal`."""
         return self.inner.committed_position
 
     @property
@@ -255,19 +265,19 @@ class SwitchedOrder:
         return self.inner.uncommitted_bytes
 
     def prepare(self, commands: Sequence[AnyCommand]) -> Prepared:
-        """See `Order`."""
+        """See `LocalJournal`."""
         return self.inner.prepare(commands)
 
-    def append_written(self, entry: Prepared, write: Callable[[int, int], None]) -> Applied:
-        """See `Order`."""
+    def append_written(self, entry: Prepared, write: Callable[[int, int], None]) -> AppliedEntry:
+        """See `LocalJournal`."""
         with self._switch.call("apply"):
             applied = self.inner.append_written(entry, write)
         # The power may go between a commit and its acknowledgement, too.
         with self._switch.call("acknowledge"):
             return applied
 
-    def append(self, commands: Sequence[AnyCommand]) -> Applied:
-        """See `Order`."""
+    def append(self, commands: Sequence[AnyCommand]) -> AppliedEntry:
+        """See `LocalJournal`."""
         with self._switch.call("append"):
             applied = self.inner.append(commands)
             self.states.committed()
@@ -275,7 +285,7 @@ class SwitchedOrder:
             return applied
 
     def commit(self) -> int:
-        """See `Order`."""
+        """See `LocalJournal`."""
         with self._switch.call("commit"):
             before = self.inner.committed_position
             position = self.inner.commit()
@@ -284,7 +294,7 @@ class SwitchedOrder:
             return position
 
     def sync(self) -> int:
-        """See `Order`."""
+        """See `LocalJournal`."""
         with self._switch.call("sync the journal"):
             position = self.inner.sync()
             self.states.committed()
@@ -299,19 +309,19 @@ class SwitchedOrder:
         return self.inner.checkpoint_due
 
     def snapshot(self, target: Path) -> SnapshotInfo:
-        """See `Order`."""
+        """See `LocalJournal`."""
         with self._switch.call("write a snapshot"):
             return self.inner.snapshot(target)
 
     def trim_journal(self, snapshot: SnapshotInfo, *, until: int | None = None) -> int:
-        """See `Order`."""
+        """See `LocalJournal`."""
         with self._switch.call("trim the journal"):
             deleted = self.inner.trim_journal(snapshot, until=until)
             self.states.committed()
             return deleted
 
     def checkpoint(self) -> int:
-        """See `Order`."""
+        """See `LocalJournal`."""
         with self._switch.call("checkpoint"):
             position = self.inner.checkpoint()
             self.states.synced()
@@ -382,10 +392,10 @@ class SimulatedLog:
         path = folder / DATABASE
 
         with planted_tail(plant_tail):
-            order = open_order(
+            order = open_journal(
                 path, self.device, clock=clock, random=random, fsync=fsync, snapshots=SNAPSHOTS
             )
-        self.order = SwitchedOrder(order, self.switch, DatabaseStates(folder, random))
+        self.journal = SwitchedJournal(order, self.switch, DatabaseStates(folder, random))
         try:
             self.view = StateView.load(self.queries())
             self.wal = open_wal(
@@ -402,8 +412,8 @@ class SimulatedLog:
         self.pool: Executor = SteppedExecutor(random) if stepped else ThreadPoolExecutor(2)
         self.wal_reader = WalReader(self.device)
         self.store = LocalStore(self.device, executor=self.pool)
-        self.log = Log(
-            order=self.order,
+        self.own_wal, self.order, self.log = own_log(
+            journal=self.journal,
             view=self.view,
             queries=self.queries,
             wal_writer=self.wal,
@@ -412,12 +422,11 @@ class SimulatedLog:
             clock=clock,
             ages=Ages(BelievedClock(clock, after_ms=0)),
             limits=limits or small_limits(),
-            identity=(order.agent_id, order.epoch),
             pool=self.pool,
             on_fatal=on_fatal,
         )
         self.upkeep = Upkeep(
-            journal=self.order,
+            journal=self.journal,
             store=self.store,
             scratch=folder / "scratch",
             clock=clock,
@@ -425,22 +434,22 @@ class SimulatedLog:
             limits=limits or small_limits(),
         )
         self._queue: _SteppedQueue | None = None
-        self.log.lane.may_turn_here = random.below(2) == 0
+        self.own_wal.lane.may_turn_here = random.below(2) == 0
         if stepped:
             self._step_lane(_SteppedQueue(random), random)
         if plant is not None:
             plant(self)
-        self.log.start()
+        start_own_log(self.order, self.log)
 
     def _step_lane(self, queue: _SteppedQueue, random: Random) -> None:
-        lane = self.log.lane
+        lane = self.own_wal.lane
         lane._later = partial(_after_rounds, random)
         start, on_fatal = lane.start, lane._on_fatal
         self._queue = queue
         lane._queue = queue  # type: ignore[assignment]
 
-        def start_parked() -> None:
-            start()
+        def start_parked(**callbacks: Any) -> None:
+            start(**callbacks)
             queue.await_thread()
 
         def on_fatal_over(error: BaseException) -> None:
@@ -460,7 +469,7 @@ class SimulatedLog:
 
     def checkpoint(self) -> None:
         """Move SQLite's WAL into its file, in step with the power."""
-        self.order.checkpoint()
+        self.journal.checkpoint()
 
     async def end(self) -> None:
         """Let go of everything, as the death of a process does."""
@@ -468,16 +477,15 @@ class SimulatedLog:
         await self.log.damaged_frames.close()
         await self.log.lost_ranges.close()
         await self.log.rebuilt_ranges.close()
-        await self.log.uploader.close()
+        await self.own_wal.uploader.close()
         if self._queue is not None:
             self._queue.release()
-        await self.log.lane.close()
-        if self.log._spare is not None:
-            await asyncio.gather(self.log._spare, return_exceptions=True)
+        await self.own_wal.lane.close()
+        await self.own_wal._spare.close()
         self.wal.close()
         await self.log.blocks.close()
         with contextlib.suppress(PowerCutError):
-            self.order.inner.close()
+            self.journal.inner.close()
         self.pool.shutdown()
         self._close_queries()
 

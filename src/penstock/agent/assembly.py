@@ -33,7 +33,7 @@ class Agent:
         foundation, company = self.foundation, self.company
         await foundation.follow()
         if company is not None:
-            company.begin(foundation.epoch)
+            company.begin(foundation.order.epoch)
             company.cut_off = foundation.new_cut_off(self.groups)
             if company.cut_off is not None:
                 company.cut_off.start()

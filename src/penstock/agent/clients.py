@@ -20,7 +20,7 @@ def join_clients(
     """Join groups and broker; nothing listens yet."""
     turns = Turns()
     groups = GroupCoordinator(
-        committer=foundation.ordering,
+        committer=foundation.order,
         view=foundation.view,
         queries=foundation.queries(),
         clock=ports.clock,
@@ -33,7 +33,7 @@ def join_clients(
     )
     broker = Broker(
         view=foundation.view,
-        committer=foundation.ordering,
+        committer=foundation.order,
         log=foundation.log,
         groups=groups,
         clock=ports.clock,

@@ -20,19 +20,20 @@ from penstock.agent.ports import AgentPorts
 from penstock.agent.settings import AgentSettings, ClusterSettings
 from penstock.agent.zone_agents import ZoneAgents, peer_of
 from penstock.groups.coordinator import GroupCoordinator
+from penstock.log import Log
 from penstock.log.archive import Archiver, WriteSnapshot
-from penstock.log.cluster_log import ClusterLog
 from penstock.log.history.lost_histories import LostHistories
 from penstock.log.history.repair import HistoryRepair
 from penstock.log.opening.cluster import open_cluster_order
-from penstock.log.ordering import Applied
 from penstock.log.snapshot_check import SnapshotCheck
+from penstock.log.state_queries import ReplicaQueries
+from penstock.log.wals.cluster_wal import ClusterWal
 from penstock.membership.cut_off import CutOff, CutOffSettings
 from penstock.membership.digests import DigestKeeper
 from penstock.model.errors import JournalOlderError, RetryableError
 from penstock.objects.origins import open_origins
 from penstock.order.cluster_order import ClusterOrder
-from penstock.order.heads import Ordering
+from penstock.order.port import AppliedEntries
 from penstock.peers.blocks import OwnBlocks
 from penstock.peers.wal import PeerWal
 from penstock.peers.zone import Calls, ZoneStore
@@ -48,7 +49,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_KEEPER: Final = b"archive"
+_ARCHIVER: Final = b"archive"
+_KEEPER: Final = b"keeper"
+"""Names of work that one agent does for all, by which rendezvous hashing chooses the agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +111,7 @@ class ClusterJournal:
         lost = LostHistories(
             journal=self.journal,
             archive=archive,
-            committer=order,
+            order=order,
             view=view,
             queries=queries,
             folder=self.replica.parent,
@@ -120,7 +123,7 @@ class ClusterJournal:
             order=order,
             archive=archive,
             # A state that may be wrong becomes no snapshot, and nothing is trimmed after it.
-            is_chosen=lambda: _is_chosen(view, me) and order.write_stop.error is None,
+            is_chosen=lambda: is_chosen(_ARCHIVER, view, me) and order.write_stop.error is None,
             note_lost=lost.note,
             drop_lost=lost.drop_archived,
             held_from=lost.held_from,
@@ -136,10 +139,11 @@ class ClusterJournal:
             executor=ports.pool,
             settings=cluster.archive,
         )
-        log = ClusterLog(
-            ordering=order,
+        log = Log(
+            order=order,
+            own_wal=partial(ClusterWal, folder=ports.wal_folder),
             view=view,
-            queries=queries,
+            queries=ReplicaQueries(queries),
             store=zone,
             clock=clock,
             ages=ages,
@@ -147,9 +151,10 @@ class ClusterJournal:
             agent_id=me,
             pool=ports.pool,
             on_fatal=ports.on_fatal,
-            wal_folder=ports.wal_folder,
+            heads=order,
             remote_wal=PeerWal(self.calls, address_of=partial(peer_of, view)),
-            # What a moment of the window named is deleted only behind it.
+            is_keeper=partial(is_chosen, _KEEPER, view, me),
+            # What a moment of the window named is deleted only after it.
             held_since_ms=lambda: ages.least_ms(order.time_ms) - cluster.restore_window_ms,
             compare_history=archiver.compare,
             instruments=ports.log_instruments,
@@ -174,6 +179,7 @@ class ClusterJournal:
             history_repair=HistoryRepair(
                 journal=self.journal,
                 archive=archive,
+                order=order,
                 log=log,
                 view=view,
                 queries=queries,
@@ -220,27 +226,12 @@ class ClusterFoundation(Foundation):
     journal: ClusterJournal
     order: ClusterOrder
     store: ZoneStore
-    log: ClusterLog
     own_blocks: OwnBlocks
     archiver: Archiver
     lost: LostHistories
     history_repair: HistoryRepair
     digests: DigestKeeper | None = None
     """Compares the agents' states, once this agent follows."""
-
-    @property
-    def ordering(self) -> Ordering:
-        """See `Foundation`."""
-        return self.order
-
-    @property
-    def epoch(self) -> int:
-        """See `Foundation`."""
-        return self.order.epoch
-
-    def shows_answers(self) -> bool:
-        """See `Foundation`."""
-        return self.order.shows_answers
 
     @property
     def equal_position(self) -> int:
@@ -256,7 +247,11 @@ class ClusterFoundation(Foundation):
         """See `Foundation`."""
         # Fenced, or the replica holds what never happened: the next start opens a new epoch, over
         # a replica that it has checked against the journal.
-        await self.order.start(on_applied=self._on_applied, on_stopped=self.ports.on_fatal)
+        await self.order.start(
+            on_applied=self._on_applied,
+            on_answered=self.log.on_answered,
+            on_stopped=self.ports.on_fatal,
+        )
 
     def new_cut_off(self, groups: GroupCoordinator) -> CutOff:
         """See `Foundation`."""
@@ -288,7 +283,7 @@ class ClusterFoundation(Foundation):
     async def begin(self) -> None:
         """See `Foundation`.
 
-        Raises: as `ClusterLog.start`.
+        Raises: as `Log.start`.
         """
         # Before the WAL is opened, which cuts frames that only a lost history orders.
         await until_answered(self.lost.prepare)
@@ -347,7 +342,7 @@ class ClusterFoundation(Foundation):
             await self._compare()
         await self.log.start(epoch=self.order.epoch)
 
-    def _on_applied(self, applied: Sequence[Applied]) -> None:
+    def _on_applied(self, applied: AppliedEntries) -> None:
         self.log.on_applied(applied)
         self.on_followed()
 
@@ -370,6 +365,7 @@ class ClusterFoundation(Foundation):
             await loop.run_in_executor(self.ports.pool, self.order.checkpoint)
 
 
-def _is_chosen(view: StateView, me: int) -> bool:
+def is_chosen(work: bytes, view: StateView, me: int) -> bool:
+    """Whether an agent does what one agent does for all, by the live agents that it knows of."""
     live = [agent.agent_id for agent in view.agents() if agent.live]
-    return owner_of(_KEEPER, live or [me]) == me
+    return owner_of(work, live or [me]) == me

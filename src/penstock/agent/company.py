@@ -26,7 +26,7 @@ class Company:
         """Knows whether the journal is away from this agent alone; None: no other can be asked."""
         self.shards = ShardKeeper(
             me=foundation.agent_id,
-            order=foundation.ordering,
+            order=foundation.order,
             view=foundation.view,
             clock=ports.clock,
             shows_answers=foundation.shows_answers,
@@ -58,7 +58,7 @@ class Company:
         self.membership = Membership(
             me=self._foundation.agent_id,
             epoch=epoch,
-            order=self._foundation.ordering,
+            order=self._foundation.order,
             view=self._foundation.view,
             clock=self._ports.clock,
             on_fenced=self._ports.on_fatal,
@@ -95,7 +95,7 @@ class Company:
         return self.cut_off.standing_of(asked)
 
     def _is_cut_off(self) -> bool:
-        age_s = self._ports.clock.monotonic_s() - self._foundation.ordering.head_confirmed_s
+        age_s = self._ports.clock.monotonic_s() - self._foundation.order.head_confirmed_s
         return age_s > self._settings.cut_off_s
 
     def _says_it_is_alone(self, agent: int, epoch: int) -> bool:

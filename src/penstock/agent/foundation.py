@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.agent.jobs import Job
-from penstock.log.serving import ServingLog
-from penstock.order.heads import Heads, Ordering
+from penstock.log import Log
+from penstock.order.port import Heads, Order
 from penstock.ports.objects import ObjectStore
 from penstock.state.ages import Ages
 from penstock.state.read.queries import Queries
@@ -32,7 +32,9 @@ class Foundation(ABC):
     view: StateView
     queries: Callable[[], Queries]
     store: ObjectStore
-    log: ServingLog
+    order: Order
+    """Commits commands, and knows how far this replica is."""
+    log: Log
     heads: Heads | None
     """How far this replica is; None: this agent writes the journal, and is never behind."""
     has_company: bool
@@ -40,19 +42,9 @@ class Foundation(ABC):
     on_followed: Callable[[], None] = field(default=lambda: None)
     """Called after each batch of entries, once the view has them and queries see them."""
 
-    @property
-    @abstractmethod
-    def ordering(self) -> Ordering:
-        """Commits commands, and knows how far this replica is."""
-
-    @property
-    @abstractmethod
-    def epoch(self) -> int:
-        """The epoch of this agent, once it follows."""
-
-    @abstractmethod
     def shows_answers(self) -> bool:
         """Whether queries find all commands whose answers were given out."""
+        return self.order.shows_answers
 
     @abstractmethod
     async def follow(self) -> None:
@@ -70,7 +62,7 @@ class Foundation(ABC):
     async def begin(self) -> None:
         """Begin to append and to read.
 
-        Raises: as `ClusterLog.start`.
+        Raises: as `Log.start`.
         """
 
     @abstractmethod

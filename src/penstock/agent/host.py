@@ -4,8 +4,10 @@ Its bytes go to a WAL of its own, its commands to worker 0. It reads the state, 
 other workers' WALs from the shared directory.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from penstock.agent.company import Company
@@ -15,13 +17,14 @@ from penstock.agent.jobs import Job
 from penstock.agent.ports import AgentPorts
 from penstock.agent.settings import AgentSettings
 from penstock.agent.thread_queries import ThreadQueries
-from penstock.log.cluster_log import ClusterLog
+from penstock.log import Log
 from penstock.log.fetch.remote_wal import DirectoryWals
-from penstock.log.ordering import Applied
+from penstock.log.state_queries import SharedQueries
+from penstock.log.wals.cluster_wal import ClusterWal
 from penstock.model.errors import FatalStorageError
 from penstock.objects.origins import open_origins
-from penstock.order.heads import Ordering
 from penstock.order.host.order import HostOrder
+from penstock.order.port import AppliedEntries
 from penstock.state.ages import Ages
 from penstock.state.read.view import StateView
 
@@ -58,10 +61,16 @@ class HostJournal:
         ports.on_close(remote.close)
         # What a restore inherited is read where the parent keeps it.
         store = open_origins(ports.open_store(""), queries().origins(), ports.open_store)
-        log = ClusterLog(
-            ordering=order,
+        log = Log(
+            order=order,
+            own_wal=partial(ClusterWal, folder=ports.wal_folder),
             view=view,
-            queries=queries,
+            queries=SharedQueries(
+                queries,
+                position=lambda: order.position,
+                flush=order.flush,
+                loop=asyncio.get_running_loop(),
+            ),
             store=store,
             clock=clock,
             ages=ages,
@@ -69,12 +78,10 @@ class HostJournal:
             agent_id=me,
             pool=ports.pool,
             on_fatal=ports.on_fatal,
-            compare_history=None,
-            wal_folder=ports.wal_folder,
+            heads=order,
             remote_wal=remote,
             is_keeper=lambda: False,
             instruments=ports.log_instruments,
-            behind=_SharedFile(order),
         )
         return HostFoundation(
             agent_id=me,
@@ -100,26 +107,12 @@ class HostFoundation(Foundation):
     ports: AgentPorts
     queries: ThreadQueries
     order: HostOrder
-    log: ClusterLog
-
-    @property
-    def ordering(self) -> Ordering:
-        """See `Foundation`."""
-        return self.order
-
-    @property
-    def epoch(self) -> int:
-        """See `Foundation`."""
-        return self.order.epoch
-
-    def shows_answers(self) -> bool:
-        """See `Foundation`."""
-        return self.order.shows_answers
 
     async def follow(self) -> None:
         """See `Foundation`."""
         await self.order.start(
             on_applied=self._on_applied,
+            on_answered=self.log.on_answered,
             on_reset=self._on_reset,
             on_stopped=self.ports.on_fatal,
         )
@@ -127,7 +120,7 @@ class HostFoundation(Foundation):
     async def begin(self) -> None:
         """See `Foundation`.
 
-        Raises: as `ClusterLog.start`.
+        Raises: as `Log.start`.
         """
         await self.log.start(epoch=self.order.epoch)
 
@@ -153,7 +146,7 @@ class HostFoundation(Foundation):
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _on_applied(self, applied: Sequence[Applied]) -> None:
+    def _on_applied(self, applied: AppliedEntries) -> None:
         self.log.on_applied(applied)
         self.on_followed()
 
@@ -166,24 +159,7 @@ class HostFoundation(Foundation):
             self.ports.on_fatal(error)
             raise error
         self.view.reload(self.queries())
-        self.log.begin_anew()
+        self.log.begin_again()
         # Who coordinates a group may have changed meanwhile.
         self.on_followed()
         return self.view.loaded_position
-
-
-class _SharedFile:
-    """Whether the shared SQLite file lacks what this worker knows to be applied."""
-
-    def __init__(self, order: HostOrder) -> None:
-        self._order = order
-        self._flushed_position = 0
-
-    @property
-    def is_behind(self) -> bool:
-        """See `penstock.log.fetch.reader.Behind`."""
-        return self._order.position > self._flushed_position
-
-    async def flush(self) -> None:
-        """See `Behind`. Raises: RetryableError."""
-        self._flushed_position = await self._order.flush()

@@ -1,7 +1,7 @@
 """An agent that writes the journal itself: alone in its data directory, or for a host's workers.
 
-Order at the start: the order of commands, which says what the WAL must hold, then the WAL, then
-the log. The log's commit lane is the order.
+Order at the start: the journal, which says what the WAL must hold, then the WAL, then the lane that
+writes both, then the log.
 """
 
 import logging
@@ -17,17 +17,22 @@ from penstock.agent.jobs import Job
 from penstock.agent.ports import AgentPorts
 from penstock.agent.settings import AgentSettings
 from penstock.log import Log
-from penstock.log.append.lane import Delivery
+from penstock.log.append.lane import CommitLane
 from penstock.log.fetch.remote_wal import DirectoryWals
-from penstock.log.opening.embedded import open_order, open_wal
+from penstock.log.opening.embedded import open_journal, open_wal
 from penstock.log.opening.left import note_left
 from penstock.log.opening.state_check import StateChecker, mark_suspect
+from penstock.log.state_queries import OwnQueries
 from penstock.log.upkeep import Upkeep
+from penstock.log.upload.uploader import Uploader
+from penstock.log.wals.lane_wal import LaneWal
+from penstock.log.wals.parts import LogParts
 from penstock.model.errors import CorruptDataError
 from penstock.objects.origins import open_origins
-from penstock.order.heads import Ordering
 from penstock.order.host.hub import WorkerHub
-from penstock.order.local_order import Order
+from penstock.order.local_journal import LocalJournal
+from penstock.order.local_order import LocalOrder
+from penstock.order.port import AppliedEntries
 from penstock.state.ages import Ages
 from penstock.state.read.view import StateView
 from penstock.wal import WalReader, WalWriter
@@ -41,7 +46,7 @@ class OwnJournal:
 
     database: Path
     checks_state: bool = True
-    """See `open_order`."""
+    """See `open_journal`."""
     host: HostPlace | None = None
     """Where other workers of this host hand in their entries; None: there are none."""
 
@@ -54,7 +59,7 @@ class OwnJournal:
         """
         clock, folder = ports.clock, ports.wal_folder
         on_fatal = partial(self._on_fatal, ports.on_fatal)
-        order = open_order(
+        journal = open_journal(
             self.database,
             folder.device,
             clock=clock,
@@ -66,8 +71,8 @@ class OwnJournal:
             peer=settings.identity.peer,
             checks_state=self.checks_state,
         )
-        ports.on_close(partial(self._close, order))
-        clock.start_from(order.found_ms)
+        ports.on_close(partial(self._close, journal))
+        clock.start_from(journal.found_ms)
         ages = Ages(clock)
         queries = ports.open_queries(self.database, on_fatal)
         view = StateView.load(queries())
@@ -87,27 +92,39 @@ class OwnJournal:
             ports.on_close(remote.close)
         # What a restore inherited is read where the parent keeps it.
         store = open_origins(ports.open_store(""), queries().origins(), ports.open_store)
+        lane = CommitLane(
+            wal=wal_writer,
+            journal=journal,
+            known_producer=lambda key, producer_id: queries().producer(key, producer_id),
+            clock=clock,
+            levels=view,
+            limits=settings.log,
+            on_fatal=on_fatal,
+        )
+        order = LocalOrder(journal, lane, clock=clock)
+
+        def own_wal(parts: LogParts) -> LaneWal:
+            return LaneWal(parts, lane=lane, order=order, writer=wal_writer, reader=wal_reader)
+
         log = Log(
             order=order,
+            own_wal=own_wal,
             view=view,
-            queries=queries,
-            wal_writer=wal_writer,
-            wal_reader=wal_reader,
+            queries=OwnQueries(queries, journal, ports.pool),
             store=store,
             clock=clock,
             ages=ages,
             limits=settings.log,
-            identity=(order.agent_id, order.epoch),
+            agent_id=journal.agent_id,
             pool=ports.pool,
             on_fatal=on_fatal,
+            database=journal,
             instruments=ports.log_instruments,
             remote_wal=remote,
-            on_delivered=lambda delivery: foundation.on_delivered(delivery),  # noqa: PLW0108 - below
         )
-        log.position = order.position
         foundation = OwnFoundation(
-            agent_id=order.agent_id,
-            cluster_id=order.cluster_id,
+            agent_id=journal.agent_id,
+            cluster_id=journal.cluster_id,
             ages=ages,
             view=view,
             queries=queries,
@@ -117,9 +134,11 @@ class OwnJournal:
             has_company=self.host is not None,
             settings=settings,
             order=order,
+            journal=journal,
+            lane=lane,
             wal_writer=wal_writer,
             upkeep=Upkeep(
-                journal=order,
+                journal=journal,
                 store=store,
                 scratch=ports.scratch,
                 clock=clock,
@@ -135,18 +154,18 @@ class OwnJournal:
             if self.host is None
             else WorkerHub(
                 path=self.host.socket,
-                cluster_id=order.cluster_id,
-                committer=log,
-                position=lambda: log.position,
+                cluster_id=journal.cluster_id,
+                committer=order,
+                position=lambda: order.position,
                 flush=lambda: foundation.flush(),  # noqa: PLW0108 - made here
                 is_clock_doubted=lambda: ages.now_ms() is None,
             ),
         )
         return foundation
 
-    def _close(self, order: Order) -> None:
+    def _close(self, journal: LocalJournal) -> None:
         # All connections of this process that read are closed by now.
-        if order.close():
+        if journal.close():
             note_left(self.database)
 
     def _on_fatal(self, end: Callable[[BaseException], None], error: BaseException) -> None:
@@ -162,30 +181,24 @@ class OwnFoundation(Foundation):
     """A log whose commit lane makes bytes and order durable in one frame of its WAL."""
 
     settings: AgentSettings
-    order: Order
-    log: Log
+    order: LocalOrder
+    journal: LocalJournal
+    lane: CommitLane
     wal_writer: WalWriter
     upkeep: Upkeep
     hub: WorkerHub | None
     """Serves the other workers of this host; None: there are none."""
 
     @property
-    def ordering(self) -> Ordering:
-        """See `Foundation`."""
-        return self.log
-
-    @property
-    def epoch(self) -> int:
-        """See `Foundation`."""
-        return self.order.epoch
-
-    def shows_answers(self) -> bool:
-        """See `Foundation`."""
-        return not self.log.hidden_position
+    def uploader(self) -> Uploader:
+        """Moves the WAL to segment objects."""
+        assert self.log.uploader is not None
+        return self.log.uploader
 
     async def follow(self) -> None:
         """See `Foundation`. The epoch was opened with the journal."""
-        self.log.start()
+        self.order.start(on_applied=self._on_applied, on_answered=self.log.on_answered)
+        await self.log.start(epoch=self.order.epoch)
 
     async def begin(self) -> None:
         """See `Foundation`. The other workers' entries are taken from now on."""
@@ -213,22 +226,18 @@ class OwnFoundation(Foundation):
             Job(name="checkpoints", interval_s=1.0, run=upkeep.checkpoint, matters=True),
         ]
 
-    def on_delivered(self, delivery: Delivery) -> None:
-        """Tell the other workers, then this one's shards, what was applied."""
-        if self.hub is not None:
-            self.hub.publish(
-                delivery.position,
-                delivery.time_ms,
-                delivery.changes,
-                hidden_position=self.log.hidden_position,
-            )
-        self.on_followed()
-
     async def flush(self) -> int:
         """Have the database hold all that is applied; its position.
 
         Raises:
             StorageFullError: no space; to be tried again.
         """
-        await self.log.flush()
-        return self.order.committed_position
+        await self.log.let_queries_find()
+        return self.journal.committed_position
+
+    def _on_applied(self, applied: AppliedEntries) -> None:
+        self.log.on_applied(applied)
+        if self.hub is not None:
+            for entry in applied:
+                self.hub.publish(entry, hidden_position=self.order.hidden_position)
+        self.on_followed()

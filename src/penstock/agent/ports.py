@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from penstock.kafka.instruments import Instruments as KafkaInstruments
 from penstock.log.instruments import LogInstruments
-from penstock.log.wals.own_wal import WalFolder
+from penstock.log.wals.claims import WalFolder
 from penstock.model.errors import CorruptDataError
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random

@@ -33,7 +33,7 @@ from penstock.log.history.lost_histories import describe
 from penstock.log.layout import DataLayout
 from penstock.model.errors import InvalidRequestError
 from penstock.order.cluster_order import ClusterOrder, ClusterOrderSettings
-from penstock.order.local_order import new_cluster_id
+from penstock.order.local_journal import new_cluster_id
 from penstock.peers.client import PeerClient, PeerTimeouts
 from penstock.peers.codec import WalRange
 from penstock.peers.secret import ClusterSecret
@@ -156,7 +156,7 @@ class ClusterParts(Parts):
 
         return RepairSources(
             damage=self.log.damage_repair,
-            scan=self.log.scan,
+            scan=self.log.care.scan,
             rebuilt=self.log.rebuilt_records,
             lost_ranges=self.log.lost_ranges,
             topic_id_of=self.log.topic_id_of,
@@ -184,7 +184,7 @@ class ClusterParts(Parts):
 
     def _wal_report(self) -> WalReport | None:
         log = self.foundation.log
-        return of_agent(log.uploader, log.wal_free_bytes, self.settings.wal_bytes_max)
+        return of_agent(log.uploader, log.own_wal.free_bytes, self.settings.wal_bytes_max)
 
     async def _take_over(self, directory: str) -> int:
         return await self.foundation.log.take_over(PosixDevice(Path(directory)))

@@ -16,7 +16,7 @@ from penstock.config.settings import ServerSettings
 from penstock.kafka.net.server import KafkaServer
 from penstock.log.layout import DataLayout
 from penstock.objects import open_store
-from penstock.order.local_order import Order
+from penstock.order.local_journal import LocalJournal
 from penstock.recovery import directory
 from penstock.recovery.restore import refuse_unfinished
 from penstock.system.lock import DirectoryLock
@@ -30,20 +30,20 @@ class EmbeddedParts(Parts):
     foundation: OwnFoundation
 
     @property
-    def order(self) -> Order:
-        """The order that writes the journal."""
-        return self.foundation.order
+    def journal(self) -> LocalJournal:
+        """The journal that this server writes."""
+        return self.foundation.journal
 
     def status(self) -> dict[str, object]:
         """See `Parts`."""
         return {
             "fsync": self.settings.fsync,
             "wal": self._wal_report().status(),
-            "segments_stored": self.foundation.log.uploader.segment_count,
+            "segments_stored": self.foundation.uploader.segment_count,
             "state": {
                 "checks": self.foundation.upkeep.check_count,
                 "checked_position": self.foundation.upkeep.checked_position,
-                "rebuilt_because": self.order.rebuilt_because,
+                "rebuilt_because": self.journal.rebuilt_because,
             },
         }
 
@@ -51,18 +51,18 @@ class EmbeddedParts(Parts):
         """See `Parts`."""
         return {
             **self._wal_report().gauges(),
-            "penstock_append_waiting_bytes": self.foundation.log.lane.waiting_bytes,
+            "penstock_append_waiting_bytes": self.foundation.lane.waiting_bytes,
             "penstock_foreign_objects_total": len(self.log.numbers.foreign),
             "penstock_state_checks_total": self.foundation.upkeep.check_count,
-            "penstock_state_rebuilt": bool(self.order.rebuilt_because),
+            "penstock_state_rebuilt": bool(self.journal.rebuilt_because),
             "penstock_state_unchecked_entries": max(
-                0, self.order.position - self.foundation.upkeep.checked_position
+                0, self.journal.position - self.foundation.upkeep.checked_position
             ),
         }
 
     def _wal_report(self) -> WalReport:
         return WalReport(
-            uploader=self.foundation.log.uploader,
+            uploader=self.foundation.uploader,
             free_bytes=self.foundation.wal_writer.free_bytes,
             bytes_max=self.settings.wal_bytes_max,
         )
@@ -70,7 +70,7 @@ class EmbeddedParts(Parts):
     def not_ready(self) -> str:
         """See `Parts`. A WAL whose records can't be moved to segments fills up, and then producers
         wait until their requests time out."""
-        uploader = self.foundation.log.uploader
+        uploader = self.foundation.uploader
         if uploader.last_error and uploader.pending_bytes >= self.settings.wal_bytes_max // 2:
             return f"the WAL fills up, since segments can't be stored: {uploader.last_error}"
         return ""
@@ -80,7 +80,7 @@ class EmbeddedParts(Parts):
     ) -> dict[str, object]:
         """See `Parts`."""
         with self.log.keeper.held():
-            await self.foundation.log.flush()
+            await self.log.let_queries_find()
             return await directory.back_up(
                 self.layout,
                 destination,

@@ -10,7 +10,7 @@ from penstock.kafka.net.movement import Ending
 from penstock.kafka.net.unserved import Unserved
 from penstock.kafka.registry import APIS
 from penstock.log.append.flight import Flight
-from penstock.log.append.lane import Delivery
+from penstock.log.append.group_commit import GroupCommit
 from penstock.log.damage.findings import DamagedError, DamageKind
 from penstock.model.errors import (
     CorruptDataError,
@@ -143,17 +143,17 @@ class LogInstruments:
         for error in _READ_ERRORS:
             metrics.add("penstock_fetch_errors_total", 0, error.__name__)
 
-    def committed(self, delivery: Delivery) -> None:
+    def committed(self, group: GroupCommit) -> None:
         """Record a group commit that is over."""
-        if delivery.error is not None:
+        if group.error is not None:
             self._metrics.add("penstock_append_errors_total")
             return
         self._metrics.add("penstock_group_commits_total")
-        self._journal.observe(delivery.journal_s)
-        if delivery.appends:
-            self._wal.observe(delivery.wal_s)
-            self._metrics.add("penstock_appends_total", len(delivery.appends))
-            stored_bytes = sum(request.length for request in delivery.appends)
+        self._journal.observe(group.journal_s)
+        if group.appends:
+            self._wal.observe(group.wal_s)
+            self._metrics.add("penstock_appends_total", len(group.appends))
+            stored_bytes = sum(request.length for request in group.appends)
             self._metrics.add("penstock_append_bytes_total", stored_bytes)
 
     def flushed(self, flight: Flight) -> None:

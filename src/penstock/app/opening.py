@@ -26,7 +26,7 @@ from penstock.app.store_instruments import StoreInstruments
 from penstock.config.settings import ServerSettings
 from penstock.groups.shards import ShardSettings
 from penstock.log.layout import DataLayout
-from penstock.log.wals.own_wal import WalFolder
+from penstock.log.wals.claims import WalFolder
 from penstock.objects.opening import open_reliable_store
 from penstock.observability.metrics import Metrics
 from penstock.order.cluster_order import AgentIdentity

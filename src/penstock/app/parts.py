@@ -16,8 +16,8 @@ from penstock.config.settings import ServerSettings
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.kafka.broker import Broker
 from penstock.kafka.net.server import KafkaServer
+from penstock.log import Log
 from penstock.log.layout import DataLayout
-from penstock.log.serving import ServingLog
 from penstock.observability.metrics import Metrics
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
@@ -86,7 +86,7 @@ class Parts(ABC):
         return self.foundation.store
 
     @property
-    def log(self) -> ServingLog:
+    def log(self) -> Log:
         """The log of the agent."""
         return self.foundation.log
 
@@ -103,12 +103,12 @@ class Parts(ABC):
     @property
     def epoch(self) -> int:
         """Return this agent's epoch, which each start raises."""
-        return self.foundation.epoch
+        return self.foundation.order.epoch
 
     @property
     def position(self) -> int:
         """The position of the last journal entry that this agent has applied."""
-        return self.foundation.ordering.position
+        return self.foundation.order.position
 
     async def start(self) -> None:
         """Start the parts. After this returns, clients may be served."""
@@ -168,7 +168,7 @@ class Parts(ABC):
 
         return RepairSources(
             damage=self.log.damage_repair,
-            scan=self.log.scan,
+            scan=self.log.care.scan,
             rebuilt=self.log.rebuilt_records,
             lost_ranges=self.log.lost_ranges,
             topic_id_of=self.log.topic_id_of,

@@ -26,7 +26,7 @@ from penstock.groups.messages import (
 from penstock.groups.offsets import CommittedOffset, PartitionId
 from penstock.groups.ownership import AllGroups, Ownership
 from penstock.groups.settings import GroupSettings
-from penstock.order.committer import Committer
+from penstock.order.port import Committer
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 from penstock.state.commands import OffsetWrite

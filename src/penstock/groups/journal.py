@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from penstock.groups.errors import GroupError
 from penstock.model.errors import FencedError, PenstockError, RetryableError
-from penstock.order.committer import Committer
+from penstock.order.port import Committer
 from penstock.state.answers import AnyAnswer, Refusal, Refused
 from penstock.state.commands import AnyCommand
 from penstock.system import background

@@ -21,7 +21,7 @@ from penstock.groups.errors import GroupError
 from penstock.groups.shard_plan import plan_shards, shard_candidates
 from penstock.model.errors import PenstockError
 from penstock.order.head_watch import HeadWatch
-from penstock.order.heads import Ordering
+from penstock.order.port import Order
 from penstock.ports.clock import Clock
 from penstock.state.answers import Refused
 from penstock.state.cluster_tables import GROUP_SHARDS, group_shard
@@ -65,7 +65,7 @@ class ShardKeeper:
         self,
         *,
         me: int,
-        order: Ordering,
+        order: Order,
         view: "StateView",
         clock: Clock,
         shows_answers: Callable[[], bool],

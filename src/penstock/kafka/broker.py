@@ -11,8 +11,7 @@ from penstock.kafka.nodes import Node, Nodes, OneNode
 from penstock.kafka.record_checks import RecordChecks
 from penstock.kafka.settings import KafkaSettings
 from penstock.kafka.topic_room import Creations
-from penstock.order.committer import Committer
-from penstock.order.heads import Heads
+from penstock.order.port import Committer, Heads
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 from penstock.system.seldom import Seldom
@@ -20,7 +19,7 @@ from penstock.system.turns import Turns
 
 if TYPE_CHECKING:
     from penstock.groups.coordinator import GroupCoordinator
-    from penstock.log.serving import ServingLog
+    from penstock.log import Log
     from penstock.state.read.view import StateView
 
 
@@ -31,7 +30,7 @@ class Broker:
 
     view: "StateView"
     committer: Committer
-    log: "ServingLog"
+    log: "Log"
     groups: "GroupCoordinator"
     clock: Clock
     random: Random

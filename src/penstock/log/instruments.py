@@ -3,14 +3,14 @@
 from typing import Protocol
 
 from penstock.log.append.flight import Flight
-from penstock.log.append.lane import Delivery
+from penstock.log.append.group_commit import GroupCommit
 from penstock.log.damage.findings import DamageKind
 
 
 class LogInstruments(Protocol):
     """Called on the event loop, on the hot path: must cost about a microsecond."""
 
-    def committed(self, delivery: Delivery) -> None:
+    def committed(self, group: GroupCommit) -> None:
         """A group commit is over; it carries its WAL and journal seconds and its bytes."""
         ...
 
@@ -34,7 +34,7 @@ class LogInstruments(Protocol):
 class NoInstruments:
     """Tells nobody."""
 
-    def committed(self, delivery: Delivery) -> None:
+    def committed(self, group: GroupCommit) -> None:
         """Ignore it."""
 
     def flushed(self, flight: Flight) -> None:

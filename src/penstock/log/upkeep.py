@@ -33,7 +33,7 @@ _RETRY_S: Final = 60.0
 
 
 class Journal(Protocol):
-    """What upkeep asks of `penstock.order.local_order.Order`; any thread."""
+    """What upkeep asks of `penstock.order.local_journal.Order`; any thread."""
 
     @property
     def position(self) -> int:

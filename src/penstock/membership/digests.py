@@ -53,7 +53,7 @@ class DigestedOrder(Protocol):
     write_stop: WriteStop
 
     async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
-        """See `penstock.order.committer.Committer`."""
+        """See `penstock.order.port.Committer`."""
         ...
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.membership.silence import SilenceDetector, Standing
 from penstock.model.errors import ConflictError, FencedError, PenstockError
 from penstock.order.head_watch import HeadWatch
-from penstock.order.heads import Ordering
+from penstock.order.port import Order
 from penstock.ports.clock import Clock
 from penstock.state.answers import Refused
 from penstock.state.commands import (
@@ -75,7 +75,7 @@ class Membership:
         *,
         me: int,
         epoch: int,
-        order: Ordering,
+        order: Order,
         view: "StateView",
         clock: Clock,
         on_fenced: Callable[[FencedError], None],

@@ -31,14 +31,14 @@ from penstock.order.clock_skew import ClockSkew
 from penstock.order.digest_pins import DigestPins
 from penstock.order.entry_keys import entry_key
 from penstock.order.entry_sender import EntrySender
-from penstock.order.local_order import Applied
+from penstock.order.port import AppliedEntry, OnApplied
 from penstock.order.write_stop import WriteStop
 from penstock.ports.clock import Clock
 from penstock.ports.journal import Journal
 from penstock.ports.random import Random
 from penstock.replica import Replica, SnapshotInfo
 from penstock.replica.ended_tasks import end_tasks
-from penstock.replica.follower import Followed, Follower, FollowerSettings
+from penstock.replica.follower import Follower, FollowerSettings
 from penstock.replica.heads import HeadReading
 from penstock.state.answers import AnyAnswer
 from penstock.state.apply.agents import next_epoch
@@ -58,7 +58,6 @@ SEND_AGAIN: Final = Backoff(first_s=0.02, most_s=1.0)
 _TOKEN_BYTES: Final = 16
 _EPOCH_TRIES: Final = 8
 
-OnApplied = Callable[[list[Applied]], None]
 OnStopped = Callable[[PenstockError], None]
 
 
@@ -131,6 +130,7 @@ class ClusterOrder:
         self.digest_pins = DigestPins(replica.path)
         """The state that a digest was asked of."""
         self._on_applied: OnApplied = lambda _: None
+        self._on_answered: OnApplied = lambda _: None
         self._on_stopped: OnStopped = lambda _: None
         self._follower = self._new_follower()
         self._sender = self._new_sender()
@@ -188,13 +188,17 @@ class ClusterOrder:
         return order
 
     async def start(
-        self, *, on_applied: OnApplied | None = None, on_stopped: OnStopped | None = None
+        self,
+        *,
+        on_applied: OnApplied | None = None,
+        on_answered: OnApplied | None = None,
+        on_stopped: OnStopped | None = None,
     ) -> None:
         """Follow on, and open a new epoch of this agent.
 
         Args:
-            on_applied: called on the event loop with each applied batch, in order, before answers
-                are given out: moves the view.
+            on_applied, on_answered: called on the event loop with each applied batch, in order;
+                see `penstock.order.port`. The former moves the view.
             on_stopped: called once when this agent can't go on: FencedError (its epoch is over),
                 JournalOlderError, CorruptDataError, FatalStorageError, NotFoundError, or what the
                 journal refuses for good.
@@ -204,6 +208,7 @@ class ClusterOrder:
         """
         assert self._following is None, "started twice"
         self._on_applied = on_applied or self._on_applied
+        self._on_answered = on_answered or self._on_answered
         self._on_stopped = on_stopped or self._on_stopped
         self._follower = self._new_follower(self.digest_pins)
         self._following = background.start(background.FOLLOW_JOURNAL, self._follow)
@@ -242,38 +247,23 @@ class ClusterOrder:
         """Monotonic time since which the journal answers without an error; None: it is away."""
         return self._follower.answering_since_s
 
-    def submit(self, commands: Sequence[AnyCommand]) -> "asyncio.Future[Applied]":
-        """Append commands with everything that waits; `answers` of the result are those of these.
+    def submit(self, commands: Sequence[AnyCommand]) -> asyncio.Future[list[AnyAnswer]]:
+        """Append commands with everything that waits; see `Order`.
 
-        Calls are applied in the order in which they are made. What became of them is found out
-        for as long as it takes; waiting shorter than that takes nothing back.
-
-        Raises (by the future):
-            FencedError: this epoch is over; it was not applied.
-            OverloadedError: too much waits; it was not applied.
-            RetryableError: this host's clock is off, or replicas differ; it was not applied.
-            LevelNotOnError: a command's feature level is not on; it was not sent.
-            InDoubtError: the order was closed, is ending or has stopped; it may still be applied.
+        Raises (by the future): as `Order`; RetryableError also where this host's clock is off, or
+            replicas differ.
         """
         return self._sender.submit(commands, refused=self._refusal(commands)).future
 
     async def commit(
         self, commands: Sequence[AnyCommand], *, timeout_s: float | None = None
     ) -> list[AnyAnswer]:
-        """`submit`, and wait for the answers.
-
-        Raises:
-            RetryableError: not in time; nothing was applied, and won't be.
-            InDoubtError: not in time, and it may still be applied. What follows on it (a later
-                batch of the same producer) must fail as well.
-            FencedError: this epoch is over.
-            LevelNotOnError: a command's feature level is not on; it was not sent.
-        """
+        """See `Committer`; None: the time that the settings allow."""
         call = self._sender.submit(commands, refused=self._refusal(commands))
         timeout_s = self._settings.commit_timeout_s if timeout_s is None else timeout_s
         done, _ = await asyncio.wait([call.future], timeout=timeout_s)
         if done:
-            return call.future.result().answers
+            return call.future.result()
         detail = f"no answer in {timeout_s} s: {self._follower.away_detail or 'it is slow'}"
         if self._sender.withdraw(call):
             raise RetryableError("commit", f"agent {self.agent_id}", detail)
@@ -461,34 +451,25 @@ class ClusterOrder:
         self._sender.fail(error)
         await self._sender.close()
 
-    def _deliver(self, followed: list[Followed[EntryOutcome]]) -> None:
+    def _deliver(self, followed: list[AppliedEntry]) -> None:
         """A batch was applied: first the view moves, then answers are given out."""
-        applied: list[Applied] = []
-        own: list[tuple[int, Followed[EntryOutcome]]] = []
-        for item in followed:
-            if not item.row.body:
-                continue
-            key = entry_key(item.row.body)
-            outcome = item.outcome
+        applied = [entry for entry in followed if entry.body]
+        own: list[tuple[int, AppliedEntry]] = []
+        for entry in applied:
+            key = entry_key(entry.body)
             if not self._levels.is_highest:
-                self._levels.follow(outcome.changes)
-            applied.append(
-                Applied(
-                    item.row.position,
-                    item.time_ms,
-                    outcome.answers,
-                    outcome.changes,
-                    key.agent,
-                    key.epoch,
-                )
-            )
+                self._levels.follow(entry.outcome.changes)
             if key.agent == self.agent_id and key.epoch == self.epoch:
-                own.append((key.n, item))
+                own.append((key.n, entry))
         if applied:
             self._on_applied(applied)
-        for n, item in own:
-            self._sender.settle(n, item)
+        for n, entry in own:
+            self._sender.settle(n, entry)
         self._sender.pump()
+        if applied:
+            # Answers are given out by callbacks that are queued by now.
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._on_answered, applied)
 
     def _sender_stopped(self, error: PenstockError) -> None:
         # While an epoch is being opened, another process's is tried again with the next one.

@@ -19,11 +19,10 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.order.entry_window import Call, EntryWindow, Sending, WindowEntry, weigh
-from penstock.order.local_order import Applied
+from penstock.order.port import AppliedEntry
 from penstock.ports.clock import Clock
-from penstock.replica.follower import Followed
-from penstock.state.answers import Refusal, Refused
-from penstock.state.apply.machine import EntryOutcome, Standing
+from penstock.state.answers import AnyAnswer, Refusal, Refused
+from penstock.state.apply.machine import Standing
 from penstock.state.commands import (
     AnyCommand,
     CommitOffsets,
@@ -119,7 +118,7 @@ class EntrySender:
             refused: why they may not be written now, if so.
         """
         assert commands, "nothing to commit"
-        future: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[list[AnyAnswer]] = asyncio.get_running_loop().create_future()
         call = Call(commands, future, weigh(commands))
         failure = self.failure or refused or refuse_below_level(self._levels, commands)
         if failure is None and self._is_ending:
@@ -157,7 +156,7 @@ class EntrySender:
             raise RetryableError(
                 "end epoch", f"agent {self.agent}", f"no answer of the journal in {timeout_s:g} s"
             )
-        (answer,) = call.future.result().answers
+        (answer,) = call.future.result()
         if isinstance(answer, Refused):
             raise ConflictError(
                 "end epoch", f"agent {self.agent}", f"{answer.reason.name}: {answer.detail}"
@@ -182,18 +181,18 @@ class EntrySender:
         for entry in self._window.unresolved:
             _fail_calls([call for call in entry.calls if _is_of_groups(call)], error)
 
-    def settle(self, n: int, item: Followed[EntryOutcome]) -> None:
+    def settle(self, n: int, applied: AppliedEntry) -> None:
         """A copy of this epoch's entry `n` was applied here, with this outcome."""
         entry = self._window.find(n)
         if entry is None:
             return  # a further copy of one that is resolved
-        outcome = item.outcome
-        if item.row.body != entry.body:
+        outcome = applied.outcome
+        if applied.body != entry.body:
             # An entry is sent again as it is: another process opened this epoch.
             self._end_epoch("it was opened by another process")
         elif outcome.standing is not Standing.REFUSED:
             self._window.resolve(entry)
-            self._answer(entry, item)
+            _answer(entry, outcome.answers)
         else:
             refusal = outcome.answers[0]
             assert isinstance(refusal, Refused), refusal
@@ -235,18 +234,6 @@ class EntrySender:
             await asyncio.wait(self._appends)
 
     # -- inside ----------------------------------------------------------------------------------
-
-    def _answer(self, entry: WindowEntry, item: Followed[EntryOutcome]) -> None:
-        answers = item.outcome.answers
-        position, time_ms = item.row.position, item.time_ms
-        first = 0
-        for call in entry.calls:
-            end = first + len(call.commands)
-            if not call.future.done():
-                call.future.set_result(
-                    Applied(position, time_ms, answers[first:end], [], self.agent, self.epoch)
-                )
-            first = end
 
     def _end_epoch(self, detail: str) -> None:
         if self.failure is None:
@@ -307,6 +294,15 @@ class EntrySender:
             self.pump()
         except Exception as error:  # noqa: BLE001 - the agent ends of it, loudly
             self._stop(error)
+
+
+def _answer(entry: WindowEntry, answers: list[AnyAnswer]) -> None:
+    first = 0
+    for call in entry.calls:
+        end = first + len(call.commands)
+        if not call.future.done():
+            call.future.set_result(answers[first:end])
+        first = end
 
 
 def _is_of_groups(call: Call) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.model.errors import OverloadedError
-from penstock.order.local_order import Applied
+from penstock.state.answers import AnyAnswer
 from penstock.state.commands import (
     AnyCommand,
     CommitOffsets,
@@ -41,7 +41,7 @@ class Call:
     __slots__ = ("commands", "future", "timer", "weight")
 
     def __init__(
-        self, commands: Sequence[AnyCommand], future: "asyncio.Future[Applied]", weight: int
+        self, commands: Sequence[AnyCommand], future: "asyncio.Future[list[AnyAnswer]]", weight: int
     ) -> None:
         self.commands = commands
         self.future = future

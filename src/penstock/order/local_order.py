@@ -1,377 +1,130 @@
-"""The log's order: commands in, durable and applied, answers out. Used by the commit lane.
+"""The order of an agent that writes its own journal: `LocalJournal` gives the positions.
 
-A `Replica` of the log's state machine under one agent's identity: it numbers the agent's entries,
-stamps them, and turns a refused entry into an error.
-
-An entry is made durable in one of two ways: `append` syncs it in the journal files (without them,
-in the database); `append_written` has a WAL frame hold it, and `commit` brings the database there
-behind. What the database lacks after a power cut is given to `open` again.
+A lane makes entries durable and applies them, one turn at a time: the log's holds batches too
+(`penstock.log.append.lane`). The owner of the lane reports here what each turn has applied.
 """
 
-import base64
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
 
-from penstock.model.epochs import epoch_floor
-from penstock.model.errors import FatalStorageError, FencedError
-from penstock.model.ids import AgentId
+from penstock.model.errors import RetryableError
+from penstock.order.local_journal import LocalJournal
+from penstock.order.port import AppliedEntry, OnApplied
 from penstock.ports.clock import Clock
-from penstock.ports.random import Random
-from penstock.replica import JournalEntry, JournalFiles, Replica, SnapshotInfo, restore_snapshot
-from penstock.state.answers import AnyAnswer, Refused
-from penstock.state.apply.agents import next_epoch
-from penstock.state.apply.machine import EntryOutcome, LogMachine, Standing
-from penstock.state.changes import Change
-from penstock.state.commands import (
-    AnyCommand,
-    CondemnObjects,
-    DeleteGroups,
-    DeleteOffsets,
-    DeleteTopic,
-    ExpireProducers,
-    ForgetObjects,
-    InitCluster,
-    RegisterAgent,
-    SetFeatureLevel,
-    TrimLog,
-)
-from penstock.state.entries import Entry, encode_entry
-from penstock.state.pipeline_commands import CloseJob, DropTable, ExpireWriters
-from penstock.state.schema import APPLICATION_ID, FEATURE_LEVEL_MAX, FORMAT_VERSION
-
-CLUSTER_ID_BYTES: Final = 16
-REPLAY_ENTRIES_MAX: Final = 1000
-REPLAY_BYTES_MAX: Final = 4 << 20
-"""Of one transaction, when entries are applied again."""
-_FREEING: Final = frozenset(
-    {
-        CloseJob,
-        CondemnObjects,
-        DeleteGroups,
-        DeleteOffsets,
-        DeleteTopic,
-        DropTable,
-        ExpireProducers,
-        ExpireWriters,
-        ForgetObjects,
-        TrimLog,
-    }
-)
-"""Commands that are steps towards deleting something."""
-_AGENT_IDS: Final = (1 << 31) - 1
-_LOCAL_AGENT: Final = "agent"
+from penstock.state.answers import AnyAnswer
+from penstock.state.commands import AnyCommand
 
 
-@dataclass(slots=True)
-class Applied:
-    """One durable entry. `answers`: one per command; `changes`: for the view, in order."""
+class Lane(Protocol):
+    """Takes commands to the journal. Event loop only."""
 
-    position: int
-    time_ms: int
-    answers: list[AnyAnswer]
-    changes: list[Change]
-    agent: int = 0
-    """Whose entry it is; 0: this agent's, and there is no other."""
-    epoch: int = 0
+    def submit_commands(self, commands: Sequence[AnyCommand]) -> asyncio.Future[list[AnyAnswer]]:
+        """Journal and apply commands in the order of the calls. One call may be refused for a full
+        disk, and the next be taken."""
+        ...
 
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """The next entry, encoded."""
-
-    body: bytes
-    stamp_ms: int
-    frees_space: bool
+    @property
+    def hidden_position(self) -> int:
+        """The position of the last entry with commands that the database had no space for when it
+        was applied; 0: there was none."""
+        ...
 
 
-class Order:
-    """An agent's end of the journal. `append` and `append_written` by one thread at a time, that
-    of the commit lane; all else by any."""
+class LocalOrder:
+    """Implements `penstock.order.port.Order`. Never behind: nothing else writes the journal."""
 
-    def __init__(
-        self, replica: Replica[EntryOutcome], *, clock: Clock, cluster_id: str, agent_id: int
-    ) -> None:
-        """Use `open`."""
-        self._replica = replica
+    def __init__(self, journal: LocalJournal, lane: Lane, *, clock: Clock) -> None:
+        self._journal = journal
+        self._lane = lane
         self._clock = clock
-        self._next_n = 0
-        self.cluster_id = cluster_id
-        self.agent_id = agent_id
-        self.epoch = 0
-        self.rebuilt_because = ""
-        """Why the database was made again as it was opened; empty: it was not."""
-        self.found_ms = replica.time_ms
-        """Journal time before anything of this epoch; 0: the journal is new."""
+        self._on_applied: OnApplied = lambda _: None
+        self._on_answered: OnApplied = lambda _: None
+        self._queue: deque[tuple[Sequence[AnyCommand], asyncio.Future[list[AnyAnswer]]]] = deque()
+        """Submitted calls that are not resolved; the first is in the lane."""
+        self.agent_id, self.epoch = journal.agent_id, journal.epoch
+        self.position, self.time_ms = journal.position, journal.time_ms
 
-    @classmethod
-    def open(
-        cls,
-        path: Path,
-        *,
-        clock: Clock,
-        random: Random,
-        agent_id: int | None = None,
-        fsync: bool = True,
-        labels: dict[str, str] | None = None,
-        software: str = "",
-        endpoint: str = "",
-        peer: str = "",
-        level: int = FEATURE_LEVEL_MAX,
-        entries: Callable[[int], Iterable[JournalEntry]] | None = None,
-        check_cluster: Callable[[str], None] | None = None,
-        journal: JournalFiles | None = None,
-    ) -> "Order":
-        """Open, or create, the journal at `path`, and register a new epoch of this agent.
+    def start(
+        self, *, on_applied: OnApplied | None = None, on_answered: OnApplied | None = None
+    ) -> None:
+        """Report applied entries from now on; see `penstock.order.port`."""
+        self._on_applied = on_applied or self._on_applied
+        self._on_answered = on_answered or self._on_answered
+
+    # -- the port --------------------------------------------------------------------------------
+
+    async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
+        """See `Committer`."""
+        return await self._lane.submit_commands(commands)
+
+    def submit(self, commands: Sequence[AnyCommand]) -> asyncio.Future[list[AnyAnswer]]:
+        """See `Order`. One call is in the lane at a time: the lane may refuse a call for a full
+        disk and take the next, which must not overtake it. A turn takes less than a millisecond."""
+        future: asyncio.Future[list[AnyAnswer]] = asyncio.get_running_loop().create_future()
+        self._queue.append((commands, future))
+        if len(self._queue) == 1:
+            self._next()
+        return future
+
+    async def confirm_head(self) -> None:
+        """See `Heads`. The writer of a journal is at its head."""
+
+    @property
+    def head_confirmed_s(self) -> float:
+        """See `Heads`."""
+        return self._clock.monotonic_s()
+
+    @property
+    def shows_answers(self) -> bool:
+        """See `Order`."""
+        return not self.hidden_position
+
+    @property
+    def hidden_position(self) -> int:
+        """The position of the last answered command that queries of the database can't find yet,
+        since there was no space for it; 0: they find all of them."""
+        position = self._lane.hidden_position
+        return position if position > self._journal.committed_position else 0
+
+    # -- what the lane has applied ---------------------------------------------------------------
+
+    def applied(self, entry: AppliedEntry) -> None:
+        """Report an entry, before its answers are given out."""
+        self.position, self.time_ms = entry.position, entry.time_ms
+        self._on_applied([entry])
+
+    def answered(self, entry: AppliedEntry, *, has_commands: bool) -> None:
+        """Report that the lane has given out the answers of an entry.
 
         Args:
-            random: gives a new file's cluster id and agent id.
-            agent_id: in [1, 2^31); None: the one that the file was made with.
-            fsync: false gives up the last commits in a power cut.
-            labels, software, endpoint, peer: what the agent says of itself to others.
-            level: the newest feature level that this agent knows; the journal's is raised to this
-                level, unless an agent of it that isn't fenced knows less.
-            entries: gives what is durable past a position and may not be in the database.
-            check_cluster: raises if the entries aren't of the cluster with this id; called before
-                they are asked for, and again when they are applied if there was no cluster before
-                (the id is empty where there is none yet).
-            journal: keeps the entries beside the database; is closed with the order.
-
-        Raises:
-            InvalidRequestError: another program's file, or a newer release's.
-            CorruptDataError: the file is damaged.
-            StorageFullError: no space.
+            has_commands: commands are among what was answered: their callers may be those of
+                `submit`, whose futures are done by callbacks that are queued by now.
         """
-        machine = LogMachine()
-        replica = Replica.open(path, machine, fsync=fsync, journal=journal)
-        try:
-            machine.tables.ensure_loaded()
-            known = machine.tables.meta_text("cluster_id")
-            if journal is not None and known:
-                journal.cluster_id = known
-            if check_cluster is not None and known:
-                check_cluster(known)
-            if entries is not None:
-                _apply_again(replica, entries(replica.position))
-            machine.tables.ensure_loaded()
-            if check_cluster is not None and not known:
-                check_cluster(machine.tables.meta_text("cluster_id"))
-            if agent_id is None:
-                known_id = journal.agent_id if journal is not None else 0
-                agent_id = _agent_id(replica, machine, random, known_id)
-            if replica.local(_LOCAL_AGENT) != agent_id:
-                replica.set_local(_LOCAL_AGENT, agent_id)
-            if journal is not None:
-                journal.agent_id, journal.format_version = agent_id, FORMAT_VERSION
-            commands: list[AnyCommand] = []
-            cluster_id = machine.tables.meta_text("cluster_id")
-            if not cluster_id:
-                cluster_id = new_cluster_id(random)
-                commands.append(InitCluster(cluster_id=cluster_id))
-            if journal is not None:
-                journal.cluster_id = cluster_id
-            commands.append(
-                RegisterAgent(
-                    agent=agent_id,
-                    labels=labels or {},
-                    software=software,
-                    endpoint=endpoint,
-                    peer=peer,
-                    level_max=level,
-                )
-            )
-            if machine.tables.meta_int("feature_level") < level:
-                commands.append(SetFeatureLevel(level=level))
-            order = cls(replica, clock=clock, cluster_id=cluster_id, agent_id=agent_id)
-            order.epoch = next_epoch(machine.tables, agent_id, floor=epoch_floor(clock.now_ms()))
-            order.append(commands)
-        except BaseException:
-            replica.close()
-            raise
-        return order
+        if has_commands:
+            asyncio.get_running_loop().call_soon(self._on_answered, [entry])
+        else:
+            self._on_answered([entry])
 
-    @property
-    def position(self) -> int:
-        """The last applied entry's position."""
-        return self._replica.position
+    # -- inside ----------------------------------------------------------------------------------
 
-    @property
-    def base_position(self) -> int:
-        """The least position of a snapshot that the kept journal leads on from; 0: it begins at
-        its first entry, or is in the database."""
-        return self._replica.base_position
+    def _next(self) -> None:
+        self._lane.submit_commands(self._queue[0][0]).add_done_callback(self._done)
 
-    @property
-    def time_ms(self) -> int:
-        """Journal time there."""
-        return self._replica.time_ms
-
-    @property
-    def committed_position(self) -> int:
-        """The position up to which readers of the database see the state."""
-        return self._replica.committed_position
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether another thread commits just now, so that an append would wait."""
-        return self._replica.is_busy
-
-    @property
-    def uncommitted_count(self) -> int:
-        """Entries that `commit` would commit; `uncommitted_bytes`: of their bodies."""
-        return self._replica.uncommitted_count
-
-    @property
-    def uncommitted_bytes(self) -> int:
-        """See `uncommitted_count`."""
-        return self._replica.uncommitted_bytes
-
-    def append(self, commands: Sequence[AnyCommand]) -> Applied:
-        """Journal commands as one entry and apply them: durable without a WAL frame.
-
-        Raises:
-            StorageFullError: no space; nothing was applied, a later append may succeed.
-            FatalStorageError: what is durable is unknown; the process must end.
-            FencedError: a newer epoch of this agent exists.
-        """
-        return self._append(self.prepare(commands), None)
-
-    def prepare(self, commands: Sequence[AnyCommand]) -> Prepared:
-        """Encode the next entry; nothing is done yet, so that another may be prepared instead."""
-        stamp_ms = self._clock.now_ms()
-        body = encode_entry(
-            Entry(
-                agent=self.agent_id,
-                epoch=self.epoch,
-                n=self._next_n,
-                stamp_ms=stamp_ms,
-                commands=list(commands),
-            )
+    def _done(self, answered: asyncio.Future[list[AnyAnswer]]) -> None:
+        _, future = self._queue.popleft()
+        error = (
+            RetryableError("append", "journal", "the server is shutting down")
+            if answered.cancelled()
+            else answered.exception()
         )
-        return Prepared(body, stamp_ms, all(type(command) in _FREEING for command in commands))
-
-    def append_written(self, entry: Prepared, write: Callable[[int, int], None]) -> Applied:
-        """Apply an entry that `write` makes durable, given its position and journal time.
-
-        The database gets it at the next `commit`.
-
-        Raises:
-            StorageFullError: no space here, or `write` raised it: nothing was applied.
-            FatalStorageError: what is durable is unknown; the process must end.
-            FencedError: a newer epoch of this agent exists.
-        """
-        return self._append(entry, write)
-
-    def _append(self, entry: Prepared, write: Callable[[int, int], None] | None) -> Applied:
-        appended = self._replica.append(
-            entry.body, stamp_ms=entry.stamp_ms, frees_space=entry.frees_space, write=write
-        )
-        outcome = appended.outcome
-        if outcome.standing is Standing.REPEATED:
-            # Nobody sends an entry again here, so n and the journal have come apart: answers would
-            # be another entry's.
-            raise FatalStorageError(
-                "append", f"agent {self.agent_id}", f"entry {self._next_n} was applied before"
-            )
-        if outcome.standing is Standing.REFUSED:
-            refusal = outcome.answers[0] if outcome.answers else None
-            detail = refusal.detail if isinstance(refusal, Refused) else "refused"
-            raise FencedError("append", f"agent {self.agent_id}", detail, "restart this agent")
-        self._next_n += 1
-        return Applied(appended.position, appended.time_ms, outcome.answers, outcome.changes)
-
-    def commit(self) -> int:
-        """Let readers of the database see all that was applied; from any thread.
-
-        Returns: the position up to which they do.
-
-        Raises:
-            StorageFullError: no space; a later call tries again.
-            FatalStorageError: the process must end.
-        """
-        return self._replica.commit()
-
-    @property
-    def checkpoint_due(self) -> bool:
-        """Enough was written that `checkpoint` is worth its syncs."""
-        return self._replica.checkpoint_due
-
-    def sync(self) -> int:
-        """Make durable without the WAL all that was applied, by one sync; any thread. Returns the
-        position up to which that is so. See `Replica.sync`."""
-        return self._replica.sync()
-
-    def checkpoint(self) -> int:
-        """Make the database durable and move SQLite's WAL into its file, from a thread other than
-        the lane's. Returns the position up to which that is so. See `Replica`."""
-        return self._replica.checkpoint()
-
-    def snapshot(self, path: Path) -> SnapshotInfo:
-        """Write a verified snapshot of the state to `path`; from any thread."""
-        return self._replica.snapshot(path)
-
-    def trim_journal(self, snapshot: SnapshotInfo, *, until: int | None = None) -> int:
-        """Note a verified, stored snapshot; delete entries that the one before it covers, and none
-        past `until`.
-
-        From any thread; bounded, so call until it returns 0 (the number deleted).
-        """
-        return self._replica.trim_journal(snapshot, until=until)
-
-    def journal_after(self, position: int) -> Iterator[JournalEntry]:
-        """Entries past a position: with a snapshot, all it takes to make this state again."""
-        return self._replica.journal_after(position)
-
-    def digest(self) -> tuple[int, bytes]:
-        """The state's position and digest; from any thread. Reads the whole state."""
-        return self._replica.digest()
-
-    def close(self) -> bool:
-        """Close; idempotent. Returns whether the database is in good order: see `Replica`."""
-        return self._replica.close()
-
-
-def restore(snapshot: Path, path: Path, *, tail: Iterable[JournalEntry] = ()) -> SnapshotInfo:
-    """Make a metadata database of a snapshot and the journal's tail, for `Order.open`."""
-    return restore_snapshot(
-        snapshot,
-        path,
-        application_id=APPLICATION_ID,
-        format_version=FORMAT_VERSION,
-        tail=tail,
-    )
-
-
-def _apply_again(replica: Replica[EntryOutcome], entries: Iterable[JournalEntry]) -> None:
-    """Bring the database to where the journal is."""
-    for entry in entries:
-        replica.apply(entry.body, stamp_ms=entry.time_ms, position=entry.position)
-        if (
-            replica.uncommitted_count >= REPLAY_ENTRIES_MAX
-            or replica.uncommitted_bytes >= REPLAY_BYTES_MAX
-        ):
-            replica.commit()
-
-
-def _agent_id(
-    replica: Replica[EntryOutcome], machine: LogMachine, random: Random, known_id: int
-) -> AgentId:
-    """The id this file's agent has had (`known_id`: by its journal files); else the only one there
-    is (a restore); else a new one."""
-    kept = known_id or replica.local(_LOCAL_AGENT)
-    if isinstance(kept, int):
-        return AgentId(kept)
-    agents = machine.tables.execute("SELECT agent FROM agents LIMIT 2").fetchall()
-    if len(agents) == 1:
-        return AgentId(agents[0][0])
-    return AgentId(1 + random.below(_AGENT_IDS))
-
-
-def new_cluster_id(random: Random) -> str:
-    """22 characters, as Kafka's: 16 random bytes in base64url without padding."""
-    # A leading "-" would read as an option on a command line; Kafka avoids it likewise.
-    while True:
-        text = base64.urlsafe_b64encode(random.token_bytes(CLUSTER_ID_BYTES)).rstrip(b"=").decode()
-        if not text.startswith("-"):
-            return text
+        if error is None:
+            future.set_result(answered.result())
+            if self._queue:
+                self._next()
+            return
+        later = [waiting for _, waiting in self._queue]
+        self._queue.clear()
+        for one in (future, *later):
+            one.set_exception(error)

@@ -29,7 +29,7 @@ from penstock.model.errors import ConflictError, CorruptDataError, RetryableErro
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.objects.once import put_once
 from penstock.objects.origins import ORIGINS_PREFIX
-from penstock.order.local_order import Order, restore
+from penstock.order.local_journal import LocalJournal, restore
 from penstock.ports.clock import Clock
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
@@ -219,7 +219,7 @@ class _Backup:
 
     # -- the state -------------------------------------------------------------------------------
 
-    async def _copy_state(self) -> Order:
+    async def _copy_state(self) -> LocalJournal:
         """A copy of the state, with what was in the WAL moved to segments at the destination."""
         for _ in range(_ATTEMPTS):
             clear_scratch(self.scratch)
@@ -242,14 +242,14 @@ class _Backup:
             f"the WAL was recycled and trimmed while it was read, {_ATTEMPTS} times",
         )
 
-    def _open_copy(self) -> Order:
+    def _open_copy(self) -> LocalJournal:
         first = self.scratch / "first.sqlite"
         info = write_snapshot(self.live, first)
         restore(first, self.state, tail=self.tail(info.position))
         # Nothing relies on the copy until its snapshot is written, which is synced.
-        return Order.open(self.state, clock=self.clock, random=self.random, fsync=False)
+        return LocalJournal.open(self.state, clock=self.clock, random=self.random, fsync=False)
 
-    async def _move_wal(self, order: Order) -> None:
+    async def _move_wal(self, order: LocalJournal) -> None:
         while True:
             moves, keys = await self._in_pool(self._plan_segment)
             if not moves:
@@ -267,7 +267,7 @@ class _Backup:
                 runs=moved_runs(moves, segment.positions),
             )
             applied = await self._in_pool(partial(order.append, [command]))
-            assert isinstance(applied.answers[0], SegmentStored), applied.answers
+            assert isinstance(applied.outcome.answers[0], SegmentStored), applied
 
     def _plan_segment(
         self,

@@ -22,7 +22,7 @@ from penstock.model.errors import (
 )
 from penstock.objects import open_reliable_store
 from penstock.objects.origins import open_origins
-from penstock.order.local_order import new_cluster_id, restore
+from penstock.order.local_journal import new_cluster_id, restore
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random

@@ -17,7 +17,7 @@ from typing import Final
 from penstock.log.upkeep import snapshot_key
 from penstock.model.errors import InvalidRequestError
 from penstock.objects.once import put_once
-from penstock.order.local_order import restore as restore_state
+from penstock.order.local_journal import restore as restore_state
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random

@@ -12,7 +12,7 @@ from crc32c import crc32c
 from typing_extensions import Buffer
 
 from penstock.model.errors import CorruptDataError, NotFoundError
-from penstock.order.local_order import restore as restore_state
+from penstock.order.local_journal import restore as restore_state
 from penstock.ports.objects import ObjectStore
 from penstock.recovery.manifest import (
     INCOMPLETE,

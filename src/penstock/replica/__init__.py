@@ -1,5 +1,6 @@
 """A journal and the state that it makes, in one SQLite database; for any state machine."""
 
+from penstock.replica.applied import Applied
 from penstock.replica.dump import canonical_dump, state_digest
 from penstock.replica.journal_files import JournalFiles
 from penstock.replica.machine import StateMachine
@@ -10,10 +11,9 @@ from penstock.replica.snapshot import (
     restore_snapshot,
     verify_snapshot,
 )
-from penstock.replica.transaction import Appended
 
 __all__ = [
-    "Appended",
+    "Applied",
     "JournalEntry",
     "JournalFiles",
     "Replica",

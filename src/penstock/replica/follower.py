@@ -21,10 +21,10 @@ from typing import Final, Generic, Protocol, TypeVar
 from penstock.model.errors import PenstockError, RetryableError, StorageFullError
 from penstock.ports.clock import Clock
 from penstock.ports.journal import Journal, JournalRow
+from penstock.replica.applied import Applied
 from penstock.replica.ended_tasks import end_tasks
 from penstock.replica.heads import ConfirmedHeads, HeadReading, journal_older
 from penstock.replica.marks import LOCAL_MARK, RowMark
-from penstock.replica.transaction import Appended
 from penstock.system.backoff import Backoff
 from penstock.system.heard import Cause, heard
 
@@ -78,7 +78,7 @@ class FollowingReplica(Protocol[OutcomeT]):
 
     def apply(
         self, body: bytes, *, stamp_ms: int, position: int | None = None
-    ) -> Appended[OutcomeT]:
+    ) -> Applied[OutcomeT]:
         """Apply a row in the open transaction. An empty body is a seal: its outcome is empty."""
         ...
 
@@ -103,15 +103,6 @@ class Pins(Protocol[OutcomeT_contra]):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Followed(Generic[OutcomeT]):
-    """A row that was applied. `time_ms`: journal time there."""
-
-    row: JournalRow
-    time_ms: int
-    outcome: OutcomeT
-
-
 class Follower(Generic[OutcomeT]):
     """Event loop only. `run` follows until it is cancelled."""
 
@@ -122,7 +113,7 @@ class Follower(Generic[OutcomeT]):
         *,
         clock: Clock,
         executor: Executor | None,
-        deliver: Callable[[list[Followed[OutcomeT]]], None],
+        deliver: Callable[[list[Applied[OutcomeT]]], None],
         settings: FollowerSettings | None = None,
         on_reading: Callable[[HeadReading], None] | None = None,
         pins: Pins[OutcomeT] | None = None,
@@ -285,8 +276,8 @@ class Follower(Generic[OutcomeT]):
                 followed, failure = await _run_whole(self._executor, lambda: self._apply_rows(rows))
             if followed:
                 last = followed[-1]
-                self._mark = RowMark.of(last.row)
-                self.position = last.row.position
+                self._mark = RowMark.of(rows[len(followed) - 1])
+                self.position = last.position
                 self.time_ms = last.time_ms
                 self._deliver(followed)
                 self.heads.moved(self.position)
@@ -295,7 +286,7 @@ class Follower(Generic[OutcomeT]):
 
     def _apply_rows(
         self, rows: list[JournalRow]
-    ) -> tuple[list[Followed[OutcomeT]], StorageFullError | None]:
+    ) -> tuple[list[Applied[OutcomeT]], StorageFullError | None]:
         """Apply rows, in the executor. What was applied is returned, also when there was no space
         for the rest, or to commit it: the replica applies it again by itself if its transaction was
         lost.
@@ -303,13 +294,14 @@ class Follower(Generic[OutcomeT]):
         Returns:
             What was applied, and why the rest was not; None: all was.
         """
-        followed: list[Followed[OutcomeT]] = []
+        followed: list[Applied[OutcomeT]] = []
         replica = self._replica
         began_s = self._clock.monotonic_s()
         try:
             for row in rows:
                 applied = replica.apply(row.body, stamp_ms=row.stamp_ms, position=row.position)
-                followed.append(Followed(row, applied.time_ms, applied.outcome))
+                applied.body = row.body
+                followed.append(applied)
                 if self._pins is not None and self._pins.wants(applied.outcome):
                     # The rows of one read are one commit, else: a state between has no reader.
                     replica.commit()

@@ -18,6 +18,7 @@ from penstock.model.errors import (
     FatalStorageError,
     StorageFullError,
 )
+from penstock.replica.applied import Applied
 from penstock.replica.creation import create_tables, migrate_tables
 from penstock.replica.database import (
     check_space,
@@ -33,7 +34,7 @@ from penstock.replica.dump import state_digest
 from penstock.replica.journal_files import JournalFiles
 from penstock.replica.machine import StateMachine
 from penstock.replica.snapshot import JournalEntry, SnapshotInfo, write_snapshot
-from penstock.replica.transaction import Appended, Transaction, gap
+from penstock.replica.transaction import Transaction, gap
 from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
@@ -179,7 +180,7 @@ class Replica(Generic[OutcomeT]):
         stamp_ms: int,
         frees_space: bool = False,
         write: Callable[[int, int], None] | None = None,
-    ) -> Appended[OutcomeT]:
+    ) -> Applied[OutcomeT]:
         """Append one entry and apply it, durably.
 
         Args:
@@ -234,7 +235,7 @@ class Replica(Generic[OutcomeT]):
 
     def apply(
         self, body: bytes, *, stamp_ms: int, position: int | None = None
-    ) -> Appended[OutcomeT]:
+    ) -> Applied[OutcomeT]:
         """Apply one entry that is durable elsewhere, inside the open transaction.
 
         Nothing is durable, nor seen by readers of the database, until `commit`.

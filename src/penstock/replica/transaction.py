@@ -5,7 +5,6 @@ Not thread-safe: callers hold the replica's lock.
 
 import logging
 import sqlite3
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
@@ -17,6 +16,7 @@ from penstock.model.errors import (
     PenstockError,
     StorageFullError,
 )
+from penstock.replica.applied import Applied
 from penstock.replica.database import translate
 from penstock.replica.journal_files import JournalFiles
 from penstock.replica.machine import StateMachine
@@ -38,15 +38,6 @@ _SET_LOCAL: Final = "INSERT OR REPLACE INTO local VALUES (?, ?)"
 
 _Row = tuple[int, int, bytes]
 """(position, journal time, body)."""
-
-
-@dataclass(slots=True)
-class Appended(Generic[OutcomeT]):
-    """An entry's place, journal time there, and what the machine made of it."""
-
-    position: int
-    time_ms: int
-    outcome: OutcomeT
 
 
 class Transaction(Generic[OutcomeT]):
@@ -116,7 +107,7 @@ class Transaction(Generic[OutcomeT]):
 
     # -- applying ------------------------------------------------------------------------------
 
-    def append(self, body: bytes, stamp_ms: int) -> Appended[OutcomeT]:
+    def append(self, body: bytes, stamp_ms: int) -> Applied[OutcomeT]:
         """Apply one entry in a transaction of its own and commit it, synced: here, or in the
         journal files. Raises as `Replica.append`."""
         self.commit()
@@ -141,7 +132,7 @@ class Transaction(Generic[OutcomeT]):
             heard(Cause.DATABASE_FULL, error, logger, "an entry is applied again soon")
         return appended
 
-    def apply(self, body: bytes, stamp_ms: int, *, synced: bool = False) -> Appended[OutcomeT]:
+    def apply(self, body: bytes, stamp_ms: int, *, synced: bool = False) -> Applied[OutcomeT]:
         """Apply one entry in the open transaction, which is begun if there is none."""
         position = self.position + 1
         try:
@@ -157,7 +148,7 @@ class Transaction(Generic[OutcomeT]):
         self.position = position
         self.time_ms = time_ms
         self._stamp_ms = stamp_ms
-        return Appended(position, time_ms, outcome)
+        return Applied(position, time_ms, outcome)
 
     def journal_time(self, body: bytes, stamp_ms: int) -> int:
         """Journal time at an entry, were it the next."""

@@ -154,7 +154,7 @@ async def _join(rig: Rig, job: int) -> None:
     topic = rig.view.topic("plain")
     assert topic is not None
     key = partition_key(topic.topic_key, 2)
-    await rig.log.flush()
+    await rig.log.let_queries_find()
     runs = [run for run in rig.queries().runs_from(key, 0, limit=9) if run.object_key]
     assert len(runs) > 1, runs
     described = RunDescriber(base_offset=runs[0].base_offset, operation="make", subject="plain")
@@ -195,8 +195,8 @@ async def fall_behind(rig: Rig) -> None:
     topic = rig.view.topic("plain")
     assert topic is not None
     await rig.append(partition_key(topic.topic_key, 1), b"in the WAL")
-    await rig.log.flush()
-    rig.order.checkpoint()
+    await rig.log.let_queries_find()
+    rig.journal.checkpoint()
     kept = rig.path / BEHIND
     kept.mkdir()
     for name in DATABASE_FILES:
@@ -263,8 +263,8 @@ def main() -> None:
 
         async def note(rig: Rig) -> None:
             expected["records"] = await read(rig)
-            expected["cluster_id"] = rig.order.cluster_id
-            expected["agent_id"] = rig.order.agent_id
+            expected["cluster_id"] = rig.journal.cluster_id
+            expected["agent_id"] = rig.journal.agent_id
 
         run_rig(data, note)
     archive.write_bytes(buffer.getvalue())

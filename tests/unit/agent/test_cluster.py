@@ -19,7 +19,7 @@ from penstock.groups.settings import GroupSettings
 from penstock.kafka.settings import KafkaSettings
 from penstock.log.archive import ArchiveSettings
 from penstock.log.settings import LogSettings
-from penstock.log.wals.own_wal import WalFolder
+from penstock.log.wals.claims import WalFolder
 from penstock.model.errors import PenstockError, RetryableError
 from penstock.order.cluster_order import AgentIdentity
 from penstock.state.commands import CreateTopic

@@ -10,7 +10,7 @@ from penstock.app.parts import Environment
 from penstock.config.addresses import Address
 from penstock.config.settings import ServerSettings
 from penstock.log.layout import DataLayout
-from penstock.log.opening.embedded import open_order
+from penstock.log.opening.embedded import open_journal
 from penstock.objects import open_store
 from penstock.system.believed_clock import BelievedClock
 from penstock.system.clock import SystemClock
@@ -23,7 +23,7 @@ def test_connections_are_closed_after_the_threads_that_use_them_have_ended(
 ) -> None:
     """A connection that is closed while a thread uses it ends the process."""
     layout = DataLayout.of(str(tmp_path))
-    order = open_order(
+    order = open_journal(
         layout.metadata, PosixDevice(tmp_path), clock=SystemClock(), random=SystemRandom()
     )
     order.close()

@@ -11,7 +11,7 @@ import pytest
 from penstock.app.server import Server
 from penstock.config.settings import ServerSettings
 from penstock.log.layout import DataLayout
-from penstock.log.opening.embedded import open_order
+from penstock.log.opening.embedded import open_journal
 from penstock.model.errors import InvalidRequestError, NotFoundError
 from penstock.objects.origins import inherited_key
 from penstock.recovery import cluster
@@ -34,7 +34,7 @@ def topics_of(data: Path) -> list[str]:
 
 def serve(data: Path, *, topic: str = "") -> list[str]:
     """Start on a directory, and end at once, leaving it as a crash would. Returns its topics."""
-    order = open_order(
+    order = open_journal(
         data / "metadata.sqlite", PosixDevice(data), clock=SystemClock(), random=SystemRandom()
     )
     if topic:

@@ -111,11 +111,11 @@ def test_what_is_produced_is_there_after_a_restart_under_the_same_identity(tmp_p
             client.admin.create_topic("t", partitions=2, configs={})
         produce(server, "t", VALUES)
         assert read(server, "t", len(VALUES)) == VALUES
-        return server.parts.order.cluster_id, server.parts.order.agent_id
+        return server.parts.journal.cluster_id, server.parts.journal.agent_id
 
     def second(server: Server) -> tuple[str, int]:
         assert read(server, "t", len(VALUES)) == VALUES
-        return server.parts.order.cluster_id, server.parts.order.agent_id
+        return server.parts.journal.cluster_id, server.parts.journal.agent_id
 
     settings = settings_for(tmp_path)
     assert serve(settings, first) == serve(settings, second)
@@ -143,7 +143,7 @@ def test_http_tells_health_readiness_status_and_metrics(tmp_path: Path) -> None:
         }
         assert (status["topics"], status["partitions"]) == (1, 3)
         assert status["kafka"] == status["advertised"] == str(server.kafka_address)
-        assert status["cluster_id"] == server.parts.order.cluster_id
+        assert status["cluster_id"] == server.parts.journal.cluster_id
         assert status["wal"]["bytes_max"] == 8 * MIB
         page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
         assert [name for name in (*status, *status["wal"]) if f"`{name}`" not in page] == []

@@ -1,6 +1,6 @@
 """Virtual time, and the real order without a lane.
 
-The coordinator's tests run on the real state machine (`Order`, `Queries`, `StateView`); only
+The coordinator's tests run on the real state machine (`LocalJournal`, `Queries`, `StateView`); only
 the thread between is left out, since who writes when is what the tests decide.
 """
 
@@ -19,7 +19,7 @@ from penstock.groups.messages import JoinRequest, Protocol
 from penstock.groups.settings import GroupSettings
 from penstock.groups.state import ClassicGroup
 from penstock.model.errors import PenstockError
-from penstock.order.local_order import Order
+from penstock.order.local_journal import LocalJournal
 from penstock.state.answers import AnyAnswer
 from penstock.state.commands import AnyCommand, CreateTopic
 from penstock.state.read.queries import Queries
@@ -105,7 +105,7 @@ class CountingRandom:
 class OrderCommitter:
     """Commits at once; or holds commits back, or fails them, when a test says so."""
 
-    def __init__(self, order: Order, view: StateView) -> None:
+    def __init__(self, order: LocalJournal, view: StateView) -> None:
         self.order = order
         self.view = view
         self.failure: PenstockError | None = None
@@ -120,8 +120,8 @@ class OrderCommitter:
             raise self.failure
         self.commands += commands
         applied = self.order.append(commands)
-        self.view.apply(applied.changes)
-        return applied.answers
+        self.view.apply(applied.outcome.changes)
+        return applied.outcome.answers
 
 
 class World:
@@ -131,7 +131,7 @@ class World:
         self.directory, self.settings, self.clock = directory, settings, clock
         self.random = CountingRandom()
         path = directory / "metadata.sqlite"
-        self.order = Order.open(path, clock=clock, random=self.random, fsync=False)
+        self.order = LocalJournal.open(path, clock=clock, random=self.random, fsync=False)
         self.queries = Queries(path)
         self.view = StateView.load(self.queries)
         self.committer = OrderCommitter(self.order, self.view)
@@ -150,7 +150,7 @@ class World:
             command = CreateTopic(
                 name=name, topic_id=self.random.token_bytes(16), partitions=partitions
             )
-            self.view.apply(self.order.append([command]).changes)
+            self.view.apply(self.order.append([command]).outcome.changes)
         topic = self.view.topic(name)
         assert topic is not None
         return topic

@@ -171,7 +171,7 @@ def test_a_commit_whose_answer_was_lost_is_not_expired_with_what_it_replaced(
         await settle()
         # The commit was given up as in doubt before the look, and is journaled after it.
         late = CommitOffsets(group_id="g", offsets=[write(one, 2)])
-        assert one.order.append([late]).answers == [OffsetsCommitted([0])]
+        assert one.order.append([late]).outcome.answers == [OffsetsCommitted([0])]
         one.committer.gate.set()
         await expiry
         fetched = await one.groups.fetch_offsets("g")

@@ -21,7 +21,7 @@ from penstock.kafka.settings import KafkaSettings
 from penstock.kafka.wire import schema
 from penstock.model.ids import PartitionKey
 from penstock.model.steps import at_once
-from penstock.order.local_order import Order
+from penstock.order.local_journal import LocalJournal
 from penstock.state.answers import AnyAnswer, Refusal
 from penstock.state.commands import AnyCommand, CreateTopic
 from penstock.state.read.view import StateView
@@ -40,7 +40,7 @@ class OrderCommitter:
         self.calls = 0
         self._folder = folder
         self._clock = clock
-        self._order: Order | None = None
+        self._order: LocalJournal | None = None
 
     async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
         if self.failure is not None:
@@ -51,15 +51,15 @@ class OrderCommitter:
     def apply(self, *commands: AnyCommand) -> list[AnyAnswer]:
         if self._order is None:
             # Tests of connections need none, and opening one costs milliseconds.
-            self._order = Order.open(
+            self._order = LocalJournal.open(
                 self._folder / "journal.sqlite",
                 clock=self._clock,
                 random=SystemRandom(),
                 fsync=False,
             )
         applied = self._order.append(commands)
-        self.view.apply(applied.changes)
-        return applied.answers
+        self.view.apply(applied.outcome.changes)
+        return applied.outcome.answers
 
     def close(self) -> None:
         if self._order is not None:
@@ -117,6 +117,9 @@ class StandInLog:
             self.starts[key] = max(self.log_start(key), wanted)
             answers.append(self.starts[key])
         return answers
+
+    async def let_queries_find(self) -> None:
+        """Nothing is behind."""
 
     def partition_bytes(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, int]:
         return {key: 100 * self.high_watermark(key) for key in keys}

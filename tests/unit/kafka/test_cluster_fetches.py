@@ -99,7 +99,7 @@ async def test_a_fetch_that_waits_at_an_agent_that_is_cut_off_alone_is_woken(wor
 
 
 async def wake_all(agent: ClusterAgent) -> None:
-    """What `ClusterLog.let_go` does."""
+    """What `Log.let_go` does."""
     assert agent.log is not None
     agent.log.waiters.wake_in_turns(asyncio.get_running_loop().call_soon)
 

@@ -29,7 +29,7 @@ def lost_of(agent: ClusterAgent, folder: Path | None = None) -> LostHistories:
     return LostHistories(
         journal=agent.journal,
         archive=archive_of(cluster, f"lost{agent.agent_id}"),
-        committer=agent.order,
+        order=agent.order,
         view=agent.log._view,
         queries=lambda: agent.queries,
         folder=folder or cluster.folder / f"agent{agent.agent_id}",

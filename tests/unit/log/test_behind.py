@@ -40,7 +40,7 @@ async def appended(rig: Rig, count: int = 5) -> PartitionKey:
     (key,) = await rig.topic("t")
     for number in range(count):
         await rig.append(key, b"%d" % number)
-    assert rig.log.is_behind
+    assert rig.log._queries.is_behind
     assert rig.queries().runs_from(key, 0, limit=9) == []
     return key
 
@@ -57,7 +57,7 @@ def test_a_read_past_the_tail_cache_waits_for_the_database(tmp_path: Path) -> No
         assert isinstance(found, Missing)
         assert rig.log.read(key, 2, 1000) == found, "one flush for all"
         assert await rig.read_all(key) == EXPECTED
-        assert not rig.log.is_behind
+        assert not rig.log._queries.is_behind
 
     run_rig(tmp_path, test)
 
@@ -75,6 +75,7 @@ def test_a_look_up_by_time_finds_the_newest_record(tmp_path: Path) -> None:
             found = await rig.log.offset_of_max_timestamp(key)
             assert found == (2 * number, NOW + 1000 * number)
             break
+        await rig.log.let_queries_find()
         assert rig.log.partition_bytes([key])[key] > 0
 
     run_rig(tmp_path, test)
@@ -95,7 +96,7 @@ def test_whoever_waited_for_a_command_finds_it_in_the_database(tmp_path: Path) -
     async def test(rig: Rig) -> None:
         await appended(rig)
         await rig.topic("u")
-        assert not rig.log.is_behind
+        assert not rig.log._queries.is_behind
         assert len(rig.queries().topic_rows()) == 2
 
     run_rig(tmp_path, test)
@@ -104,18 +105,18 @@ def test_whoever_waited_for_a_command_finds_it_in_the_database(tmp_path: Path) -
 def test_a_database_that_finds_no_space_is_caught_up_later(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
         key = await appended(rig)
-        connection = rig.order._replica._connection
+        connection = rig.journal._replica._connection
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages}").fetchall()
         with pytest.raises(StorageFullError):
             for number in range(2000):
                 await rig.append(key, b"more %d" % number)
                 if number % 100 == 0:
-                    await rig.log.flush()
+                    await rig.log.let_queries_find()
         end = rig.log.high_watermark(key)
         connection.execute("PRAGMA max_page_count = 1000000").fetchall()
-        await rig.log.flush()
-        assert not rig.log.is_behind
+        await rig.log.let_queries_find()
+        assert not rig.log._queries.is_behind
         rig.forget_memory()
         assert len(await rig.read_all(key)) == end
 
@@ -127,7 +128,7 @@ def crashed(folder: Path) -> Path:
 
     async def test(rig: Rig) -> None:
         key = await appended(rig, 3)
-        await rig.log.flush()
+        await rig.log.let_queries_find()
         for number in range(3, 5):
             await rig.append(key, b"%d" % number)
         # Without a file that is being made, which may get its name meanwhile.

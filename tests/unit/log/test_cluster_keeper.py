@@ -29,11 +29,11 @@ def test_one_agent_keeps_and_another_does_when_it_is_gone(tmp_path: Path) -> Non
         agents = [await cluster.agent(number) for number in (1, 2, 3)]
         for agent in agents:
             await agent.catch_up()
-        (keeper,) = [agent for agent in agents if agent.log._is_keeper()]
+        (keeper,) = [agent for agent in agents if agent.is_keeper()]
         others = [agent for agent in agents if agent is not keeper]
         await fence(others[0], keeper)
         await others[1].catch_up()
-        assert len([agent for agent in others if agent.log._is_keeper()]) == 1
+        assert len([agent for agent in others if agent.is_keeper()]) == 1
 
     run_cluster(tmp_path, test)
 
@@ -47,7 +47,7 @@ def test_retention_by_count_is_what_one_agent_proposes_and_all_follow(tmp_path: 
         await two.catch_up()
         await two.append(key, b"7")
         await one.catch_up()
-        keeper = one if one.log._is_keeper() else two
+        keeper = one if one.is_keeper() else two
         assert await keeper.log.keeper.trim_expired() == 1
         for agent in (one, two):
             await agent.catch_up()
@@ -178,7 +178,7 @@ def test_a_reader_outside_holds_deletion_back(tmp_path: Path) -> None:
         agent = await cluster.agent(1)
         (key,) = await agent.topic("t")
         await agent.append(key, b"a")
-        held_ms = agent.log.time_ms
+        held_ms = agent.order.time_ms
         keeper = agent.log.keeper
         keeper._held_since_ms = lambda: held_ms
         await agent.log.delete_records([(key, -1)])

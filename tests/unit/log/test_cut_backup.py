@@ -18,7 +18,7 @@ from penstock.model.errors import (
     PenstockError,
 )
 from penstock.objects import open_store
-from penstock.order.local_order import Order
+from penstock.order.local_journal import LocalJournal
 from penstock.ports.objects import ObjectInfo, ObjectStore
 from penstock.records.batch import CRC_FROM, stored_header
 from penstock.recovery.manifest import (
@@ -171,7 +171,7 @@ def test_a_cut_restore_leaves_a_directory_that_no_server_opens_and_may_be_done_a
     assert is_unfinished(database)
     assert b"penstock restore" in database.read_bytes()
     with pytest.raises(PenstockError, match="not a database"):
-        Order.open(database, clock=ManualClock(now_ms=NOW), random=SystemRandom())
+        LocalJournal.open(database, clock=ManualClock(now_ms=NOW), random=SystemRandom())
     with pytest.raises(PenstockError, match="not a database"):
         Queries(database)
     assert is_unfinished(database), "whoever tried to open it left it as it was"

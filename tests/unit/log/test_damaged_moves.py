@@ -19,7 +19,7 @@ def test_a_damaged_run_stays_in_the_wal_and_the_others_are_moved(
         for number in range(4):
             for key in keys:
                 await rig.append(key, b"%d" % number * 100)
-        await rig.log.flush()
+        await rig.log.let_queries_find()
         rig.forget_memory()
         bad = runs_of(rig, keys[1])[2]
         path = wal_path(rig, bad)
@@ -61,7 +61,7 @@ def test_what_is_in_memory_still_is_moved_from_there(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
         (key,) = await rig.topic("t")
         await rig.append(key, b"a" * 100)
-        await rig.log.flush()
+        await rig.log.let_queries_find()
         (run,) = runs_of(rig, key)
         flip(wal_path(rig, run), run.position + 80)
         await rig.drain()
@@ -76,7 +76,7 @@ def test_a_damaged_run_that_is_trimmed_is_forgotten(tmp_path: Path) -> None:
         (key,) = await rig.topic("t")
         await rig.append(key, b"a" * 100)
         await rig.append(key, b"b" * 100)
-        await rig.log.flush()
+        await rig.log.let_queries_find()
         rig.forget_memory()
         run = runs_of(rig, key)[0]
         flip(wal_path(rig, run), run.position + 80)

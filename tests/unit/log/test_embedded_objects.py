@@ -53,7 +53,7 @@ def test_without_the_store_objects_are_refused_and_their_producers_go_on_without
         async def refuse(name: str, parts: object, *, if_absent: bool = False) -> None:
             raise RetryableError("put", name, "the store is away")
 
-        rig.log._objects._store_wait_s = 0.2
+        rig.log.objects._store_wait_s = 0.2
         rig.store.put = refuse  # type: ignore[method-assign]
         for sequence in (0, 1):
             with pytest.raises(RetryableError):

@@ -88,13 +88,15 @@ def test_a_put_whose_answer_was_lost_is_its_own(tmp_path: Path, options: dict[st
 def test_an_embedded_servers_segments_are_put_once(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
         (key,) = await rig.topic("t")
-        first = object_key(agent=rig.order.agent_id, epoch=rig.order.epoch, n=1)
+        first = object_key(agent=rig.journal.agent_id, epoch=rig.journal.epoch, n=1)
         await rig.store.put(first, [b"foreign"])
         await rig.append(key, b"x")
         await rig.drain()
         assert bytes(await rig.store.get_range(first, 0, 7)) == b"foreign"
         (run,) = rig.queries().runs_from(key, 0, limit=9)
-        assert run.object_key == object_key(agent=rig.order.agent_id, epoch=rig.order.epoch, n=2)
+        assert run.object_key == object_key(
+            agent=rig.journal.agent_id, epoch=rig.journal.epoch, n=2
+        )
 
     run_rig(tmp_path, test)
 

@@ -80,7 +80,7 @@ def test_of_a_backup(tmp_path: Path) -> None:
     def life(name: str) -> Callable[[Rig], Any]:
         async def test(rig: Rig) -> None:
             await note(logs[name], rig.log, rig.view, rig.queries, rig.topic, "new-" + name[-3:])
-            logs[name].add("epoch", rig.order.epoch)
+            logs[name].add("epoch", rig.journal.epoch)
             (key, *_) = (PartitionKey(key) for key, _, _ in rig.queries().heads())
             before = rig.wal.active_generation
             await rig.append(key, b"y")
@@ -191,7 +191,7 @@ def test_an_embedded_servers_epoch_is_its_clocks(tmp_path: Path) -> None:
     epochs = []
 
     async def test(rig: Rig) -> None:
-        epochs.append(rig.order.epoch)
+        epochs.append(rig.journal.epoch)
 
     # The last one's clock was never set.
     for now_ms in (NOW, NOW + 500, NOW + 90_000, 0):

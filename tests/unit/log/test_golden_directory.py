@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from penstock.model.errors import CorruptDataError, InvalidRequestError
 from penstock.model.ids import partition_key
-from penstock.order.local_order import Order
+from penstock.order.local_journal import LocalJournal
 from penstock.recovery.verify import Finding
 from penstock.segment import FOOTER_BYTES, parse_job_key
 from penstock.state.answers import BatchStatus
@@ -115,8 +115,8 @@ def test_everything_is_read_as_it_was_written(golden: tuple[Path, dict[str, Any]
 
     async def test(rig: Rig) -> None:
         assert await MAKE.read(rig) == expected["records"]
-        assert rig.order.cluster_id == expected["cluster_id"]
-        assert rig.order.agent_id == expected["agent_id"]
+        assert rig.journal.cluster_id == expected["cluster_id"]
+        assert rig.journal.agent_id == expected["agent_id"]
 
     run_rig(data, test)
     assert not verify_path(data).findings
@@ -145,7 +145,7 @@ def test_it_goes_on_from_there(golden: tuple[Path, dict[str, Any]]) -> None:
 
 def open_order(data: Path) -> None:
     clock = ManualClock(now_ms=NOW)
-    Order.open(data / "metadata.sqlite", clock=clock, random=SystemRandom()).close()
+    LocalJournal.open(data / "metadata.sqlite", clock=clock, random=SystemRandom()).close()
 
 
 def test_a_newer_releases_database_is_refused_by_both_versions(tmp_path: Path) -> None:

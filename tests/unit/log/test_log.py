@@ -52,7 +52,7 @@ def test_a_wal_file_is_freed_only_once_the_journal_files_hold_its_entries(tmp_pa
 
     async def test(rig: Rig) -> None:
         (key,) = await rig.topic("t")
-        journal = rig.order._replica._journal
+        journal = rig.journal._replica._journal
         assert journal is not None
         freed: list[int] = []
         release = rig.wal.release
@@ -66,7 +66,7 @@ def test_a_wal_file_is_freed_only_once_the_journal_files_hold_its_entries(tmp_pa
         rig.wal.release = noted  # type: ignore[method-assign]
         for _ in range(6):
             await rig.append(key, bytes(400_000))
-        position = rig.order.position
+        position = rig.journal.position
         assert not freed
         assert journal._synced < position, "frames alone hold some of them"
         await rig.drain()

@@ -14,6 +14,7 @@ from penstock.log.fetch.blocks import BlockCache
 from penstock.log.fetch.reader import LogReader
 from penstock.log.fetch.tail import TailCache, TailRead
 from penstock.log.settings import LogSettings
+from penstock.log.state_queries import ReplicaQueries
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import batch_bounds, patch_run, stored_header
 from penstock.records.decode import Record
@@ -58,6 +59,7 @@ class Rig:
             store=self.store,  # type: ignore[arg-type]
             limits=limits,
             checks=run_checks(pool, store=self.store),  # type: ignore[arg-type]
+            behind=ReplicaQueries(lambda: self),  # type: ignore[arg-type]
         )
 
     def runs_from(self, key: PartitionKey, offset: int, *, limit: int) -> list[StoredRun]:

@@ -15,7 +15,7 @@ from penstock.model.errors import (
     NotFoundError,
     RetryableError,
 )
-from penstock.order.local_order import restore
+from penstock.order.local_journal import restore
 from penstock.ports.objects import ObjectInfo
 from penstock.recovery.cluster import check_replay
 from penstock.recovery.point_in_time import Moment, RestoredState, restore_state

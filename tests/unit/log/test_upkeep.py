@@ -14,7 +14,7 @@ from penstock.log.settings import LogSettings
 from penstock.log.upkeep import SNAPSHOTS_PREFIX, Upkeep, snapshot_key, snapshot_position
 from penstock.model.errors import ConflictError, StorageFullError
 from penstock.model.ids import PartitionKey, partition_key
-from penstock.order.local_order import Order, restore
+from penstock.order.local_journal import LocalJournal, restore
 from penstock.replica import JournalFiles, verify_snapshot
 from penstock.replica.dump import canonical_dump
 from penstock.system.files import PosixDevice
@@ -33,7 +33,7 @@ async def stored(rig: Rig) -> list[int]:
 
 
 def journal_bounds(rig: Rig) -> tuple[int, int]:
-    rig.order.sync()
+    rig.journal.sync()
     journal = JournalFiles.open(PosixDevice(rig.path))
     return journal.floor, journal.last
 
@@ -51,7 +51,7 @@ def test_a_snapshot_is_made_after_so_many_entries(tmp_path: Path) -> None:
         assert await stored(rig) == []
         await write(rig, key, 20)
         await rig.upkeep.run_once()
-        assert await stored(rig) == [rig.order.position]
+        assert await stored(rig) == [rig.journal.position]
         await write(rig, key, 5)
         await rig.upkeep.run_once()
         assert len(await stored(rig)) == 1
@@ -102,7 +102,7 @@ def test_the_journal_is_trimmed_behind_the_snapshot_before_the_last(tmp_path: Pa
             positions.append((await rig.upkeep.snapshot()).position)
             assert await stored(rig) == positions[-2:]
             low, high = journal_bounds(rig)
-            assert high == rig.order.position
+            assert high == rig.journal.position
             assert low == (positions[-2] + 1 if len(positions) > 1 else 1)
 
     run_rig(tmp_path, test)
@@ -129,18 +129,20 @@ def test_each_kept_snapshot_and_the_journals_tail_make_the_same_state(
         snapshot = tmp_path / "snapshot.sqlite"
         snapshot.write_bytes(bytes(data))
         assert verify_snapshot(snapshot).position == position
-        tail = list(rig.order.journal_after(position))
-        assert tail[-1].position == rig.order.position
+        tail = list(rig.journal.journal_after(position))
+        assert tail[-1].position == rig.journal.position
         rebuilt = tmp_path / "rebuilt" / "metadata.sqlite"
         rebuilt.parent.mkdir()
         restore(snapshot, rebuilt, tail=tail)
         dumps = []
-        order = Order.open(
-            rebuilt, clock=rig.clock, random=SystemRandom(), agent_id=rig.order.agent_id
+        order = LocalJournal.open(
+            rebuilt, clock=rig.clock, random=SystemRandom(), agent_id=rig.journal.agent_id
         )
         order.close()
         # Opening registers an epoch, as the next entry; so the original gets the same one.
-        rig_again = Order.open(rig.path / "metadata.sqlite", clock=rig.clock, random=SystemRandom())
+        rig_again = LocalJournal.open(
+            rig.path / "metadata.sqlite", clock=rig.clock, random=SystemRandom()
+        )
         rig_again.close()
         for path in (rebuilt, rig.path / "metadata.sqlite"):
             with closing(sqlite3.connect(path)) as connection:
@@ -157,7 +159,7 @@ def test_a_snapshot_of_another_history_is_neither_counted_nor_deleted(tmp_path: 
         await rig.store.put(SNAPSHOTS_PREFIX + "note.txt", [b"not ours"])
         await write(rig, key, 20)
         await rig.upkeep.run_once()
-        assert rig.order.position in [
+        assert rig.journal.position in [
             position
             async for info in rig.store.list(SNAPSHOTS_PREFIX)
             if (position := snapshot_position(info.key)) is not None
@@ -189,7 +191,7 @@ def test_a_snapshot_of_another_state_is_never_written_over(tmp_path: Path) -> No
         first = snapshot_key((await rig.upkeep.snapshot()).position)
         other = bytes(await rig.store.get_range(first, 0, await rig.store.size(first)))
         await write(rig, key, 3)
-        name = snapshot_key(rig.order.position)
+        name = snapshot_key(rig.journal.position)
         await rig.store.put(name, [other])
         with pytest.raises(ConflictError, match="one of the state"):
             await rig.upkeep.snapshot()
@@ -214,12 +216,12 @@ def test_a_snapshot_that_failed_trims_nothing_and_is_tried_again_after_a_while(
             await rig.upkeep.run_once()
         await rig.upkeep.run_once()
         assert full.puts == 1, "not at once"
-        assert journal_bounds(rig) == (1, rig.order.position)
+        assert journal_bounds(rig) == (1, rig.journal.position)
         assert not list((tmp_path / "scratch").iterdir())
         rig.upkeep._store = real
         rig.clock.advance(61)
         await rig.upkeep.run_once()
-        assert await stored(rig) == [rig.order.position]
+        assert await stored(rig) == [rig.journal.position]
 
     run_rig(tmp_path, test, snapshot_entries=10)
 

@@ -102,7 +102,7 @@ def test_after_a_long_pause_nothing_is_deleted_before_the_clock_has_stood(tmp_pa
         assert await rig.log.keeper.trim_expired() == 0
         # What is written in doubt is stamped by the later clock: nothing looks older than it is.
         await rig.append(key, b"b")
-        assert rig.log.time_ms == NOW + 21 * DAY_MS
+        assert rig.order.time_ms == NOW + 21 * DAY_MS
         clock.advance(601)
         assert await rig.log.keeper.trim_expired() == 1
 
@@ -139,13 +139,13 @@ def test_an_entry_by_a_clock_ten_years_ahead_keeps_nothing_for_ten_years(tmp_pat
         await rig.drain()
         rig.clock.set_wall(NOW + 3_650 * DAY_MS)
         await rig.append(key, b"b")
-        assert rig.order.time_ms == NOW + 3_650 * DAY_MS
+        assert rig.journal.time_ms == NOW + 3_650 * DAY_MS
         rig.clock.set_wall(NOW)
         await rig.append(key, b"c")
         await rig.drain()
         await rig.log.delete_records([(key, -1)])
         assert await rig.log.keeper.condemn_unreferenced() == 2
-        assert rig.order.time_ms < NOW + 10_000
+        assert rig.journal.time_ms < NOW + 10_000
         assert await rig.log.keeper.delete_condemned() == 0, "the grace has just begun"
         rig.clock.advance(30 * 86_400)
         assert await rig.log.keeper.delete_condemned() == 2
@@ -167,19 +167,21 @@ def test_times_that_a_believed_clock_put_ahead_come_down_with_journal_time(tmp_p
         await rig.drain()
         await rig.log.delete_records([(key, -1)])
         assert await rig.log.keeper.condemn_unreferenced() == 2
-        await rig.log.flush()
+        await rig.log.let_queries_find()
         assert all(row.condemned_ms > NOW + DAY_MS for row in rig.queries().objects("", 9))
         rig.clock.set_wall(NOW + 3_600_000)
         await rig.log.keeper.run_once()
-        assert rig.order.time_ms > NOW + DAY_MS, "the clock has just been set: it is in doubt"
+        assert rig.journal.time_ms > NOW + DAY_MS, "the clock has just been set: it is in doubt"
         rig.clock.advance(601)
         await rig.log.keeper.run_once()
-        await rig.log.flush()
-        assert rig.order.time_ms == rig.clock.now_ms()
-        assert [row.condemned_ms for row in rig.queries().objects("", 9)] == [rig.order.time_ms] * 2
+        await rig.log.let_queries_find()
+        assert rig.journal.time_ms == rig.clock.now_ms()
+        assert [row.condemned_ms for row in rig.queries().objects("", 9)] == [
+            rig.journal.time_ms
+        ] * 2
         assert {seen for _, _, seen in rig.queries().producers_page((-1, -1), limit=9)} <= {
             NOW,
-            rig.order.time_ms,
+            rig.journal.time_ms,
         }
         rig.clock.advance(61)
         await rig.log.keeper.run_once()
@@ -200,15 +202,15 @@ def test_a_time_that_was_set_back_is_set_back_after_a_crash_too(tmp_path: Path) 
         rig.clock.set_wall(NOW)
         await rig.log.keeper.run_once()
         await rig.append(key, b"b")
-        left.append((rig.order.position, rig.order.time_ms, rig.order.digest()[1]))
-        assert rig.order.time_ms == NOW
+        left.append((rig.journal.position, rig.journal.time_ms, rig.journal.digest()[1]))
+        assert rig.journal.time_ms == NOW
 
     async def look(rig: Rig) -> None:
-        entries = {entry.position: entry.time_ms for entry in rig.order.journal_after(0)}
+        entries = {entry.position: entry.time_ms for entry in rig.journal.journal_after(0)}
         position, time_ms, _ = left[0]
         assert entries[position] == time_ms
         assert max(entries.values()) == NOW + 3_650 * DAY_MS
-        assert rig.order.time_ms == NOW
+        assert rig.journal.time_ms == NOW
         (seen,) = (seen for _, _, seen in rig.queries().producers_page((-1, -1), limit=9))
         assert seen == NOW
 

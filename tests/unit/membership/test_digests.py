@@ -80,7 +80,7 @@ class Member:
         self.queries = Queries(self.path)
         self.view = StateView.load(self.queries)
         await self.order.start(
-            on_applied=lambda batch: [self.view.apply(one.changes) for one in batch],
+            on_applied=lambda batch: [self.view.apply(one.outcome.changes) for one in batch],
             on_stopped=self.ended.append,
         )
         self.keeper = DigestKeeper(

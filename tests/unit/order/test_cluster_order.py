@@ -18,6 +18,7 @@ from penstock.model.errors import (
     StorageFullError,
 )
 from penstock.order.cluster_order import UNSTORED_BYTES_MAX
+from penstock.order.entry_keys import entry_key
 from penstock.replica import Replica, state_digest
 from penstock.state.answers import Done, ProducerIds, TopicCreated
 from penstock.state.apply.machine import LogMachine
@@ -142,7 +143,7 @@ def test_any_interleaving_gives_equal_replicas_and_true_answers(
         applied = [
             answer.first
             for entry in agents[0].applied
-            for answer in entry.answers
+            for answer in entry.outcome.answers
             if isinstance(answer, ProducerIds)
         ]
         assert set(ids) <= set(applied)
@@ -180,11 +181,11 @@ async def test_what_waits_goes_in_one_entry(world: World) -> None:
     world.journal.faults = JournalFaults(delay_ms=(10, 10))
     before = world.journal.head
     futures = [agent.order.submit(ONE) for _ in range(100)]
-    applied = [await future for future in futures]
-    assert [one.answers for one in applied] == [[ProducerIds(n, 1)] for n in range(100)]
+    assert [await future for future in futures] == [[ProducerIds(n, 1)] for n in range(100)]
     # Eight entries were under way at most; the rest went together in the ninth.
     assert world.journal.head - before == 9
-    assert len({one.position for one in applied}) == 9
+    own = [entry for entry in agent.applied if entry.position > before]
+    assert len(own) == 9
 
 
 async def test_commands_of_one_call_stay_together(world: World) -> None:
@@ -204,13 +205,13 @@ async def test_the_view_moves_before_answers_are_given(world: World) -> None:
     future = agent.order.submit([command])
     was_done: list[bool] = []
     agent.on_applied = lambda _: was_done.append(future.done())
-    (answer,) = (await future).answers
+    (answer,) = await future
     assert was_done == [False]
     assert isinstance(answer, TopicCreated)
     last = agent.applied[-1]
-    assert last.answers == [answer]
-    assert last.changes
-    assert (last.agent, last.epoch) == (1, agent.order.epoch)
+    assert last.outcome.answers == [answer]
+    assert last.outcome.changes
+    assert entry_key(last.body)[:2] == (1, agent.order.epoch)
     assert (last.position, last.time_ms) == (agent.order.position, agent.order.time_ms)
 
 
@@ -267,7 +268,7 @@ async def test_a_restarted_agent_goes_on_where_its_replica_is(world: World) -> N
     assert again.order.epoch == first + 1, "within one second epochs are counted on"
     assert await again.order.commit(ONE) == [ProducerIds(1, 1)]
     # Only what it had not applied yet was read again.
-    assert [entry.agent for entry in again.applied] == [1, 1]
+    assert [entry_key(entry.body).agent for entry in again.applied] == [1, 1]
 
 
 async def test_a_replica_of_another_cluster_is_refused(world: World) -> None:

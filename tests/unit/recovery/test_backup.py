@@ -91,7 +91,7 @@ def test_a_restored_backup_equals_the_source_and_goes_on(
         assert (await rig.append(key, b"new")).base_offset == 21
         assert (await rig.read_all(key))[-2:] == [(20, b"once"), (21, b"new")]
         await rig.drain()
-        assert rig.order.cluster_id == manifest.cluster_id
+        assert rig.journal.cluster_id == manifest.cluster_id
 
     run_rig(restored, goes_on)
     assert verify_path(restored).ok
@@ -153,7 +153,7 @@ def test_the_wal_may_be_recycled_and_runs_joined_while_it_is_read(tmp_path: Path
                 return super().read(generation, position, length)
 
         to = memory_store(tmp_path)
-        await rig.log.flush()
+        await rig.log.let_queries_find()
         await back_up(
             live=tmp_path / "source" / "metadata.sqlite",
             store=rig.store,
@@ -208,7 +208,7 @@ def test_what_was_trimmed_while_it_was_read_makes_it_copy_the_state_anew(tmp_pat
                 return super().read(generation, position, length)
 
         to = memory_store(tmp_path)
-        await rig.log.flush()
+        await rig.log.let_queries_find()
         await back_up(
             live=rig.path / "metadata.sqlite",
             store=rig.store,
@@ -299,7 +299,7 @@ def test_a_restored_directory_outlives_the_loss_of_its_database(tmp_path: Path) 
     async def look(rig: Rig) -> None:
         found.append(
             (
-                rig.order.cluster_id,
+                rig.journal.cluster_id,
                 {
                     (topic.name, number): await rig.read_all(partition_key(topic.topic_key, number))
                     for topic in rig.view.topics()

@@ -8,8 +8,8 @@ from typing import Any
 
 from penstock.model.errors import StorageFullError
 from penstock.ports.clock import Clock
-from penstock.replica import Appended
-from penstock.replica.follower import Followed, Follower, FollowerSettings, Pins
+from penstock.replica import Applied
+from penstock.replica.follower import Follower, FollowerSettings, Pins
 from penstock.replica.marks import LOCAL_MARK, RowMark
 from penstock.testing.journal import SimulatedJournal
 from penstock.testing.randomness import SeededRandom
@@ -36,14 +36,14 @@ class HeldReplica:
         """Positions; a mark is the real replica's own."""
         self._mark = mark
 
-    def apply(self, body: bytes, *, stamp_ms: int, position: int | None = None) -> Appended[bytes]:
+    def apply(self, body: bytes, *, stamp_ms: int, position: int | None = None) -> Applied[bytes]:
         assert position == self.position + 1
         self.tried.append(position)
         if self.rows_max is not None and position > self.rows_max:
             raise StorageFullError("apply", "replica", "0 bytes are free")
         self.position = position
         self.time_ms = max(self.time_ms, stamp_ms)
-        return Appended(position, self.time_ms, body)
+        return Applied(position, self.time_ms, body)
 
     def commit(self) -> int:
         self.commit_count += 1
@@ -65,13 +65,13 @@ class Following:
         self.clock = VirtualClock(loop)
         self.journal = SimulatedJournal(random=SeededRandom(1), clock=self.clock)
         self.connection: Any = self.journal.connect()
-        self.batches: list[list[Followed[bytes]]] = []
+        self.batches: list[list[Applied[bytes]]] = []
         self.replica = HeldReplica()
         self.running: asyncio.Task[None] | None = None
 
     @property
     def bodies(self) -> list[bytes]:
-        return [item.row.body for batch in self.batches for item in batch]
+        return [item.body for batch in self.batches for item in batch]
 
     async def append(self, *bodies: bytes) -> None:
         connection = self.journal.connect()
@@ -114,7 +114,7 @@ def follower_of(
     *,
     clock: Clock,
     executor: Executor | None = None,
-    deliver: Callable[[list[Followed[bytes]]], None] = lambda _: None,
+    deliver: Callable[[list[Applied[bytes]]], None] = lambda _: None,
     settings: FollowerSettings | None = None,
     pins: Pins[bytes] | None = None,
 ) -> Follower[bytes]:

@@ -21,8 +21,8 @@ from penstock.model.errors import (
     StorageFullError,
 )
 from penstock.ports.journal import JournalHead, JournalRow
-from penstock.replica import Appended, Replica
-from penstock.replica.follower import Followed, Follower, FollowerSettings
+from penstock.replica import Applied, Replica
+from penstock.replica.follower import Follower, FollowerSettings
 from penstock.replica.marks import LOCAL_MARK, RowMark
 from penstock.system import SystemClock
 from penstock.system.heard import forget
@@ -86,7 +86,7 @@ class Rig:
         self.journal = SimulatedJournal(random=self.random, clock=self.clock, faults=faults)
         self.machine = Notes()
         self.replica = Replica.open(path, self.machine, fsync=False, keeps_journal=False)
-        self.batches: list[list[Followed[int]]] = []
+        self.batches: list[list[Applied[int]]] = []
         self.connection = self.journal.connect()
         self.follower = Follower(
             self.connection,
@@ -99,7 +99,7 @@ class Rig:
         self.running = asyncio.ensure_future(self.follower.run())
 
     @property
-    def followed(self) -> list[Followed[int]]:
+    def followed(self) -> list[Applied[int]]:
         return [item for batch in self.batches for item in batch]
 
     async def append(self, count: int) -> None:
@@ -157,13 +157,15 @@ def test_rows_are_applied_once_in_the_order_of_their_positions(
         await asyncio.gather(*(rig.append(25) for _ in range(4)))
         rig.journal.faults = JournalFaults()
         await rig.catch_up()
-        assert [item.row for item in rig.followed] == rig.journal.rows()
-        assert [item.row.position for item in rig.followed] == list(range(1, rig.journal.head + 1))
-        outcomes = [item.outcome for item in rig.followed if item.row.body]
+        assert [item.body for item in rig.followed] == [row.body for row in rig.journal.rows()]
+        assert [item.position for item in rig.followed] == list(range(1, rig.journal.head + 1))
+        outcomes = [item.outcome for item in rig.followed if item.body]
         assert outcomes == list(range(1, len(outcomes) + 1))
         times = [item.time_ms for item in rig.followed]
         assert times == sorted(times)
-        assert all(item.time_ms >= item.row.stamp_ms for item in rig.followed)
+        assert all(
+            time >= row.stamp_ms for time, row in zip(times, rig.journal.rows(), strict=True)
+        )
 
     faults = JournalFaults(
         delay_ms=(0, 5),
@@ -219,7 +221,7 @@ async def test_a_seal_waits_for_who_holds_the_position_and_takes_what_that_leave
     assert rig.follower.position == 0
     await slow
     await rig.catch_up()
-    assert [item.row.body for item in rig.followed] == [b"0", b"0"]
+    assert [item.body for item in rig.followed] == [b"0", b"0"]
 
 
 @pytest.mark.options(settings=FollowerSettings(page_rows=16))
@@ -250,9 +252,7 @@ async def test_a_full_disk_is_waited_out_and_nothing_is_told_twice(rig: Rig) -> 
             if self.is_full and self.calls % 3 == 0:
                 raise StorageFullError("append", "disk", "0 bytes are free")
 
-        def apply(
-            self, body: bytes, *, stamp_ms: int, position: int | None = None
-        ) -> Appended[int]:
+        def apply(self, body: bytes, *, stamp_ms: int, position: int | None = None) -> Applied[int]:
             self._maybe()
             return self._real.apply(body, stamp_ms=stamp_ms, position=position)
 
@@ -280,7 +280,7 @@ async def test_a_full_disk_is_waited_out_and_nothing_is_told_twice(rig: Rig) -> 
     full.is_full = False
     await rig.append(1)
     await rig.catch_up()
-    assert [item.row.position for item in rig.followed] == list(range(1, 42))
+    assert [item.position for item in rig.followed] == list(range(1, 42))
     assert [item.outcome for item in rig.followed] == list(range(1, 42))
 
 
@@ -299,9 +299,7 @@ async def test_every_commit_has_the_mark_of_its_last_row(rig: Rig) -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(self._real, name)
 
-        def apply(
-            self, body: bytes, *, stamp_ms: int, position: int | None = None
-        ) -> Appended[int]:
+        def apply(self, body: bytes, *, stamp_ms: int, position: int | None = None) -> Applied[int]:
             applied = self._real.apply(body, stamp_ms=stamp_ms, position=position)
             shown, _ = self._real.digest()
             self.seen.append((shown, self._real.local(LOCAL_MARK)))
@@ -323,7 +321,9 @@ async def test_every_commit_has_the_mark_of_its_last_row(rig: Rig) -> None:
     await rig.append(10)
     rig.running = asyncio.ensure_future(rig.follower.run())
     await rig.catch_up()
-    assert replica.seen == [(item.row.position, RowMark.of(item.row).text) for item in rig.followed]
+    rows = {row.position: row for row in rig.journal.rows()}
+    marks = [(item.position, RowMark.of(rows[item.position]).text) for item in rig.followed]
+    assert replica.seen == marks
     assert len(replica.seen) == 10
 
 
@@ -381,7 +381,7 @@ async def test_an_agent_whose_disk_is_full_keeps_up_with_the_journal(
         await rig.append(1)
         await rig.catch_up()
         assert rig.replica.committed_position == 402
-        assert [item.row.position for item in rig.followed] == list(range(1, 403))
+        assert [item.position for item in rig.followed] == list(range(1, 403))
     assert "entries are applied in memory alone until the replica's disk has space" in caplog.text
     assert "the replica's disk has space again" in caplog.text
 

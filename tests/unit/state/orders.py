@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
-from penstock.order.local_order import Order
+from penstock.order.local_journal import LocalJournal
 from penstock.records.sums import pack_crcs
 from penstock.state.commands import CommitRuns, CreateTopic, MovedRun, RunCommit, StoreSegment
 from penstock.state.rows import StoredRun
@@ -47,9 +47,9 @@ class CountingRandom:
 
 def open_order(
     directory: Path, clock: TestClock | None = None, *, level: int = FEATURE_LEVEL_MAX
-) -> Order:
+) -> LocalJournal:
     """Without syncs: power cuts are not the question here."""
-    return Order.open(
+    return LocalJournal.open(
         directory / "metadata.sqlite",
         clock=clock or TestClock(),
         random=CountingRandom(),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.model.ids import PartitionKey
-from penstock.order.local_order import restore
+from penstock.order.local_journal import restore
 from penstock.records.sums import batch_sum, partition_seed
 from penstock.replica import Replica, canonical_dump
 from penstock.replica.snapshot import write_snapshot
@@ -79,7 +79,7 @@ def test_it_is_brought_to_this_version_and_goes_on(golden: Path) -> None:
     with closing(Queries(golden)) as queries:
         holds_what_it_held(queries)
     applied = order.append([commit(batch(3, producer=(5, 0, 10)), position=900)])
-    assert applied.answers == [RunsCommitted([[BatchStatus.DUPLICATE, 10]])]
+    assert applied.outcome.answers == [RunsCommitted([[BatchStatus.DUPLICATE, 10]])]
     order.close()
     (golden.parent / "new").mkdir()
     open_order(golden.parent / "new").close()

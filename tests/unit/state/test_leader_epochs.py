@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.model.epochs import EPOCH_ORIGIN_MS
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
-from penstock.order.local_order import Order
+from penstock.order.local_journal import LocalJournal
 from penstock.state.commands import (
     CommitRuns,
     CreatePartitions,
@@ -119,7 +119,7 @@ def restored(path: Path) -> None:
         begin_restored(connection, now_ms=EPOCH_ORIGIN_MS, random=SeededRandom(1))
 
 
-def rows(order: Order, path: Path) -> list[tuple[int, int, int]]:
+def rows(order: LocalJournal, path: Path) -> list[tuple[int, int, int]]:
     order.commit()
     with closing(sqlite3.connect(path / "metadata.sqlite")) as connection:
         return connection.execute("SELECT * FROM leader_epochs ORDER BY 1, 2").fetchall()

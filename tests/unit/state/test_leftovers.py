@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.ids import PartitionKey
-from penstock.order.local_order import Order
+from penstock.order.local_journal import LocalJournal
 from penstock.state import leftovers
 from penstock.state.answers import Done, LeftoversCleared, Refusal, Refused
 from penstock.state.commands import (
@@ -44,10 +44,10 @@ def few_rows() -> Iterator[None]:
         yield
 
 
-def clear_all(order: Order) -> int:
+def clear_all(order: LocalJournal) -> int:
     rows = 0
     for _ in range(10_000):
-        (answer,) = order.append([ClearLeftovers(rows_max=1_000)]).answers
+        (answer,) = order.append([ClearLeftovers(rows_max=1_000)]).outcome.answers
         assert isinstance(answer, LeftoversCleared), answer
         assert answer.rows <= ROWS_MAX
         rows += answer.rows
@@ -56,7 +56,7 @@ def clear_all(order: Order) -> int:
     raise AssertionError("it never ends")
 
 
-def rows_of(order: Order, table: str) -> list[Any]:
+def rows_of(order: LocalJournal, table: str) -> list[Any]:
     with closing(Queries(order._replica.path)) as queries:
         return queries._execute(f"SELECT * FROM {table}")
 
@@ -74,10 +74,10 @@ def test_a_deleted_topic_is_gone_at_once_and_its_rows_in_bounded_entries(tmp_pat
         ]
     )
     with few_rows():
-        assert order.append([DeleteTopic(topic_id=TOPIC_ID)]).answers == [Done()]
+        assert order.append([DeleteTopic(topic_id=TOPIC_ID)]).outcome.answers == [Done()]
         # The name is free, and what another topic of that name holds stays.
         order.append([topic(topic_id=OTHER_ID), commit(batch(7), key=OTHER_KEY, wal=2)])
-        refused = order.append([commit(batch(1), position=9_000)]).answers[0]
+        refused = order.append([commit(batch(1), position=9_000)]).outcome.answers[0]
         assert refused.runs == [[2, int(Refusal.UNKNOWN_PARTITION)]]  # type: ignore[union-attr]
         assert len(rows_of(order, "wal_runs")) == 20 - ROWS_MAX + 1
         assert len(rows_of(order, "leftovers")) == 1
@@ -170,7 +170,7 @@ def test_below_the_level_everything_goes_in_one_entry(tmp_path: Path) -> None:
         assert len(rows_of(order, "wal_runs")) == 10
         order.append([DeleteTopic(topic_id=TOPIC_ID)])
         assert rows_of(order, "wal_runs") == rows_of(order, "producers") == []
-        (refused,) = order.append([ClearLeftovers(rows_max=1)]).answers
+        (refused,) = order.append([ClearLeftovers(rows_max=1)]).outcome.answers
         assert isinstance(refused, Refused)
         assert refused.reason is Refusal.LEVEL_NOT_ON
     order.close()
@@ -230,12 +230,14 @@ def test_readers_see_what_they_see_where_nothing_is_left(steps: list[tuple[Any, 
             order.close()
 
 
-def both(orders: list[Order], command: AnyCommand) -> None:
+def both(orders: list[LocalJournal], command: AnyCommand) -> None:
     for order in orders:
         order.append([command])
 
 
-def compare(left: Order, whole: Order, keys: list[PartitionKey], *, cleared: bool) -> None:
+def compare(
+    left: LocalJournal, whole: LocalJournal, keys: list[PartitionKey], *, cleared: bool
+) -> None:
     with (
         closing(Queries(left._replica.path)) as one,
         closing(Queries(whole._replica.path)) as two,

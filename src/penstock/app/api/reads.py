@@ -14,7 +14,7 @@ from starlette.responses import Response
 from penstock.app.api.calls import Call, message, read_message
 from penstock.app.api.objects import sign_or_none
 from penstock.app.api.sources import PipelineSources
-from penstock.log.serving import ServingLog
+from penstock.log import Log
 from penstock.model.errors import InvalidRequestError, NotFoundError, RetryableError
 from penstock.model.ids import PartitionKey, partition_key, partition_of, topic_key_of
 from penstock.model.topic_configs import TOPIC_CONFIGS, effective
@@ -290,7 +290,7 @@ def _cut(body: bytearray, position: int, end: int) -> int:
     return following
 
 
-def _check_start(log: ServingLog, key: PartitionKey, offset: int, subject: str) -> None:
+def _check_start(log: Log, key: PartitionKey, offset: int, subject: str) -> None:
     log_start = log.log_start(key)
     if offset < log_start:
         raise NotFoundError("read", subject, f"offset {offset}; the log begins at {log_start}")

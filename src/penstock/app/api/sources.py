@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from penstock.log.serving import ServingLog
+from penstock.log import Log
 from penstock.model.errors import (
     ConflictError,
     InvalidRequestError,
@@ -21,7 +21,7 @@ from penstock.model.errors import (
 )
 from penstock.model.ids import PartitionKey, partition_key
 from penstock.observability.metrics import Metrics
-from penstock.order.heads import Heads
+from penstock.order.port import Heads
 from penstock.ports.objects import ObjectStore
 from penstock.state.ages import Ages
 from penstock.state.answers import AnyAnswer, Refusal, Refused
@@ -64,7 +64,7 @@ class PipelineSources:
     ages: Ages
     view: StateView
     queries: Callable[[], Queries]
-    log: ServingLog
+    log: Log
     heads: Heads | None
     store: ObjectStore
     pool: Executor

@@ -144,7 +144,7 @@ class WorkerParts(Parts):
 
     def _wal_report(self) -> WalReport | None:
         log = self.foundation.log
-        return of_agent(log.uploader, log.wal_free_bytes, self.settings.wal_bytes_max)
+        return of_agent(log.uploader, log.own_wal.free_bytes, self.settings.wal_bytes_max)
 
 
 async def open_writer(settings: ServerSettings, environment: Environment) -> WriterParts:

@@ -22,7 +22,7 @@ from penstock.model.ids import PartitionKey, partition_of
 
 
 class Scan(Protocol):
-    """Reads everything that is stored once: `penstock.log.serving.ServingLog.scan`."""
+    """Reads everything that is stored once: `penstock.log.damage.care.DamageCare.scan`."""
 
     def __call__(
         self, *, bytes_per_s: int, reads_objects: bool, progress: Progress

@@ -40,6 +40,7 @@ async def handle(context: RequestContext, request: "DescribeLogDirsRequest") -> 
     leaders, me = context.broker.nodes.leaders(""), context.broker.node_id
     error, topics = ErrorCode.NONE, ArrayWriter(types.DescribeLogDirsTopic)
     try:
+        await context.broker.log.let_queries_find()
         async for name, indexes in turns.each(wanted.items()):
             known = view.topic(name)
             if known is None:  # deleted meanwhile

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from penstock.log.append.lane import AppendRequest
+from penstock.log.append.group_commit import AppendRequest
 from penstock.log.append.plan import FramePlan, PartitionAppend
 from penstock.log.append.stored import Stored
 from penstock.model.errors import PenstockError

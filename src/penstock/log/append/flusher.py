@@ -19,14 +19,14 @@ from typing import Final, Protocol
 from penstock.log.append.broken import BrokenSequences, KnownProducer, follower_error
 from penstock.log.append.flight import Flight, Waiting
 from penstock.log.append.gathering import Gathering
-from penstock.log.append.lane import AppendRequest
+from penstock.log.append.group_commit import AppendRequest
 from penstock.log.append.plan import PartitionAppend, take_answer
 from penstock.log.append.stored import Stored, plan_commit
-from penstock.log.ordering import Applied, Submits
 from penstock.model.errors import FatalStorageError, PenstockError, RetryableError
 from penstock.model.ids import TopicKey, topic_key_of
+from penstock.order.port import Order
 from penstock.ports.clock import Clock
-from penstock.state.answers import Refused, RunsCommitted
+from penstock.state.answers import AnyAnswer, Refused, RunsCommitted
 from penstock.system import background
 from penstock.system.heard import Cause, heard
 
@@ -74,7 +74,7 @@ class Flusher:
     def __init__(
         self,
         *,
-        ordering: Submits,
+        order: Order,
         bytes_store: ByteStore,
         known_producer: KnownProducer,
         clock: Clock,
@@ -86,7 +86,7 @@ class Flusher:
         over: Callable[[Flight], object],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        self._ordering = ordering
+        self._order = order
         self._bytes = bytes_store
         self._clock = clock
         self._store_wait_s = store_wait_s
@@ -319,14 +319,14 @@ class Flusher:
             self._resolve(flight)
             return
         self._submitted[flight] = None
-        future = self._ordering.submit([command])
+        future = self._order.submit([command])
         if future.done():
             # Refused at once: what stands behind it must be refused before it is submitted.
             self._applied(flight, future)
         else:
             future.add_done_callback(partial(self._applied, flight))
 
-    def _applied(self, flight: Flight, future: asyncio.Future[Applied]) -> None:
+    def _applied(self, flight: Flight, future: asyncio.Future[list[AnyAnswer]]) -> None:
         stored, plan = flight.stored, flight.plan
         assert stored is not None
         assert plan is not None
@@ -341,7 +341,7 @@ class Flusher:
                 else RetryableError("append", "log", f"{type(failure).__name__}: {failure}")
             )
         else:
-            answer = future.result().answers[0]
+            answer = future.result()[0]
             if isinstance(answer, Refused):
                 error = RetryableError(
                     "append", "log", f"{answer.reason.name}: {answer.detail}", "send it again"

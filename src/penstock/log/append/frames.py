@@ -6,16 +6,15 @@ can be; if the frame then can't be written it is taken back. The database gets b
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final, Protocol
 
+from penstock.log.append.group_commit import GroupCommit
 from penstock.log.append.plan import FramePlan, run_commits
 from penstock.model.errors import InvalidRequestError, StorageFullError
-from penstock.order.local_order import Prepared
+from penstock.order.local_journal import LocalJournal, Prepared
+from penstock.order.port import AppliedEntry
 from penstock.ports.clock import Clock
-from penstock.state.answers import AnyAnswer
-from penstock.state.changes import Change
 from penstock.state.commands import AnyCommand, CommitRuns, Relay
 from penstock.system.heard import Cause, heard
 from penstock.wal import WalPlace
@@ -52,89 +51,6 @@ def too_large_error(length: int, *, frame_bytes_max: int) -> InvalidRequestError
     )
 
 
-class AppliedEntry(Protocol):
-    """What `Orderer.append` returns: `penstock.order.local_order.Applied`."""
-
-    @property
-    def position(self) -> int:
-        """The entry's place in the journal."""
-        ...
-
-    @property
-    def time_ms(self) -> int:
-        """Journal time there."""
-        ...
-
-    @property
-    def answers(self) -> list[AnyAnswer]:
-        """One per command, in order."""
-        ...
-
-    @property
-    def changes(self) -> list[Change]:
-        """The changes for the view, in order."""
-        ...
-
-
-class Orderer(Protocol):
-    """The journal and its replica: `penstock.order.local_order.Order` says more."""
-
-    @property
-    def position(self) -> int:
-        """The position of the last applied entry."""
-        ...
-
-    @property
-    def time_ms(self) -> int:
-        """Journal time there."""
-        ...
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether another thread has the database, so that an append would wait."""
-        ...
-
-    @property
-    def uncommitted_count(self) -> int:
-        """Entries that readers of the database do not see yet."""
-        ...
-
-    @property
-    def committed_position(self) -> int:
-        """The position of the last entry that readers of the database see."""
-        ...
-
-    @property
-    def uncommitted_bytes(self) -> int:
-        """Bytes of the entries that readers of the database do not see yet."""
-        ...
-
-    def append(self, commands: Sequence[AnyCommand]) -> AppliedEntry:
-        """Journal and apply, durably in the database."""
-        ...
-
-    def prepare(self, commands: Sequence[AnyCommand]) -> Prepared:
-        """Encode the next entry."""
-        ...
-
-    def append_written(
-        self,
-        entry: Prepared,
-        write: Callable[[int, int], None],
-    ) -> AppliedEntry:
-        """Apply an entry that `write` makes durable."""
-        ...
-
-    def commit(self) -> int:
-        """Let readers of the database see what was applied. Any thread."""
-        ...
-
-    def sync(self) -> int:
-        """Make durable in the database what was applied; the position up to which it is. Any
-        thread."""
-        ...
-
-
 class FrameWriter(Protocol):
     """What is used of `penstock.wal.WalWriter`."""
 
@@ -165,22 +81,12 @@ class FrameWriter(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Committed:
-    """What became of one group commit. `place`: None where no frame holds the entry."""
-
-    applied: AppliedEntry
-    place: WalPlace | None
-    wal_s: float
-    journal_s: float
-
-
 class FrameCommitter:
     """Writes frames and applies their entries. One thread at a time."""
 
-    def __init__(self, wal: FrameWriter, order: Orderer, clock: Clock) -> None:
+    def __init__(self, wal: FrameWriter, journal: LocalJournal, clock: Clock) -> None:
         self._wal = wal
-        self._order = order
+        self._journal = journal
         self._clock = clock
         self._write_s = 0.0
         """Of the last frame."""
@@ -194,11 +100,12 @@ class FrameCommitter:
         return (
             self._mean_write_s < QUICK_SYNC_S
             and self._wal.room > 2 * length + 4096
-            and not self._order.is_busy
+            and not self._journal.is_busy
         )
 
-    def commit(self, plan: FramePlan | None, commands: Sequence[AnyCommand]) -> Committed:
-        """Make batches and commands durable and apply them, as one entry.
+    def commit(self, group: GroupCommit, commands: Sequence[AnyCommand]) -> AppliedEntry:
+        """Make a group's batches and commands durable and apply them, as one entry. What became
+        of them is in the group then.
 
         Raises:
             WalFullError: the WAL has no room for the batches; nothing was applied.
@@ -207,32 +114,33 @@ class FrameCommitter:
         """
         started_s = self._clock.monotonic_s()
         self._write_s = 0.0
-        place: WalPlace | None = None
-        if plan is not None:
-            applied, place = self._commit_batches(plan, commands)
+        if group.plan is not None:
+            applied, group.place = self._commit_batches(group.plan, commands)
         else:
-            applied, place = self._commit_commands(commands)
+            applied, group.place = self._commit_commands(commands)
+        group.applied = applied
         # Whoever waits for commands reads the database next. Batches are found in memory.
         is_read_next = not all(map(_names_batches_only, commands))
         if is_read_next and not self.commit_behind():
             self.hidden_position = applied.position
         self._mean_write_s += _RECENT * (self._write_s - self._mean_write_s)
-        journal_s = self._clock.monotonic_s() - started_s - self._write_s
-        return Committed(applied, place, self._write_s, journal_s)
+        group.wal_s = self._write_s
+        group.journal_s = self._clock.monotonic_s() - started_s - self._write_s
+        return applied
 
     @property
     def is_far_ahead(self) -> bool:
         """Whether the database should follow now."""
-        order = self._order
+        journal = self._journal
         return (
-            order.uncommitted_count >= UNCOMMITTED_MAX
-            or order.uncommitted_bytes >= UNCOMMITTED_BYTES_MAX
+            journal.uncommitted_count >= UNCOMMITTED_MAX
+            or journal.uncommitted_bytes >= UNCOMMITTED_BYTES_MAX
         )
 
     @property
     def uncommitted_count(self) -> int:
         """Entries that the database is behind."""
-        return self._order.uncommitted_count
+        return self._journal.uncommitted_count
 
     def commit_behind(self) -> bool:
         """Bring the database to what was applied; whether it is there.
@@ -241,7 +149,7 @@ class FrameCommitter:
             FatalStorageError: the process must end.
         """
         try:
-            self._order.commit()
+            self._journal.commit()
         except StorageFullError as error:
             # It is in the WAL. Appends are refused for want of space until this succeeds.
             heard(Cause.DATABASE_FULL, error, logger, "the database stays behind")
@@ -271,7 +179,7 @@ class FrameCommitter:
     def _commit_commands(
         self, commands: Sequence[AnyCommand]
     ) -> tuple[AppliedEntry, WalPlace | None]:
-        entry = self._order.prepare(commands)
+        entry = self._journal.prepare(commands)
         if len(entry.body) <= self._wal.frame_bytes_max:
             try:
                 place = self._place(len(entry.body))
@@ -279,7 +187,7 @@ class FrameCommitter:
             except WalFullError:
                 # They may be what makes room in it.
                 pass
-        return self._order.append(commands), None
+        return self._journal.append(commands), None
 
     def _commit_apart(
         self, plan: FramePlan, commands: Sequence[AnyCommand]
@@ -287,22 +195,22 @@ class FrameCommitter:
         """The entry of very many small batches is longer than they are: two syncs, then."""
         place = self._place(plan.length)
         self._write(plan.buffers, plan.length, b"", 0, 0)
-        return self._order.append(_entry(plan, place, commands)), place
+        return self._journal.append(_entry(plan, place, commands)), place
 
     def _prepare(
         self, plan: FramePlan, place: WalPlace, commands: Sequence[AnyCommand]
     ) -> Prepared:
-        return self._order.prepare(_entry(plan, place, commands))
+        return self._journal.prepare(_entry(plan, place, commands))
 
     def _append(self, entry: Prepared, buffers: Sequence[memoryview], length: int) -> AppliedEntry:
         def write(position: int, time_ms: int) -> None:
             self._write(buffers, length, entry.body, position, time_ms)
 
-        return self._order.append_written(entry, write)
+        return self._journal.append_written(entry, write)
 
     def _place(self, length: int) -> WalPlace:
         try:
-            return self._wal.place(length, position=self._order.position + 1)
+            return self._wal.place(length, position=self._journal.position + 1)
         except StorageFullError as error:
             raise _wal_full(error) from error
 

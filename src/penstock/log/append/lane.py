@@ -14,7 +14,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -22,21 +21,18 @@ from penstock.log.append.broken import BrokenSequences, KnownProducer, follower_
 from penstock.log.append.frames import (
     FrameCommitter,
     FrameWriter,
-    Orderer,
     WalFullError,
     too_large_error,
 )
-from penstock.log.append.plan import FramePlan, PartitionAppend, plan_frame, take_answer
+from penstock.log.append.group_commit import AppendRequest, CommandRequest, GroupCommit
+from penstock.log.append.plan import plan_frame, take_answer
 from penstock.log.settings import LogSettings
-from penstock.model.errors import PenstockError, RetryableError, StorageFullError
+from penstock.model.errors import RetryableError, StorageFullError
+from penstock.order.local_journal import LocalJournal
 from penstock.ports.clock import Clock
 from penstock.state.answers import AnyAnswer, RunsCommitted
-from penstock.state.changes import Change
 from penstock.state.commands import AnyCommand
 from penstock.state.levels import Levels, refuse_below_level
-from penstock.wal import WalPlace
-
-__all__ = ["AppendRequest", "CommandRequest", "CommitLane", "Delivery", "Orderer"]
 
 logger = logging.getLogger(__name__)
 
@@ -61,47 +57,6 @@ GROUP_BATCHES_MAX: Final = 2_000
 some 5 us of the event loop for each."""
 
 
-@dataclass(slots=True)
-class AppendRequest:
-    """The batches of one produce request. `done` is called once, on the event loop, with the
-    error if nothing was stored, else None; the appends then hold their answers."""
-
-    appends: list[PartitionAppend]
-    length: int
-    deadline_s: float
-    done: Callable[[PenstockError | None], None]
-    source: int = 0
-    """The connection that it came from; 0: none."""
-    place: int = 0
-    """In the order in which the lane was handed requests, from 1 on."""
-
-
-@dataclass(slots=True)
-class CommandRequest:
-    """Commands of one `commit` call and the future of their answers."""
-
-    commands: Sequence[AnyCommand]
-    future: asyncio.Future[list[AnyAnswer]]
-
-
-@dataclass(slots=True)
-class Delivery:
-    """One group commit's outcome, on its way to the event loop."""
-
-    appends: list[AppendRequest]
-    commands: list[CommandRequest]
-    plan: FramePlan | None = None
-    place: WalPlace | None = None
-    answers: list[AnyAnswer] = field(default_factory=list)
-    changes: list[Change] = field(default_factory=list)
-    position: int = 0
-    """Of the journal entry; `time_ms`: journal time there. 0: there is none."""
-    time_ms: int = 0
-    error: PenstockError | None = None
-    wal_s: float = 0.0
-    journal_s: float = 0.0
-
-
 _Item = AppendRequest | CommandRequest
 
 
@@ -111,10 +66,6 @@ class CommitLane:
     Args:
         known_producer: of whichever thread a turn runs on.
         levels: what of feature levels is applied; commands above it are refused.
-        deliver: called on the event loop with each group's outcome, before anybody waiting for
-            it goes on: it updates the views.
-        announce: called after those who waited were answered: it wakes who reads, so that 500
-            readers don't stand before the producer of what they get.
         on_fatal: called on the thread that a turn runs on when durability is unknown; must end
             the process.
     """
@@ -123,23 +74,21 @@ class CommitLane:
         self,
         *,
         wal: FrameWriter,
-        order: Orderer,
+        journal: LocalJournal,
         known_producer: KnownProducer,
         clock: Clock,
         levels: Levels,
         limits: LogSettings,
-        deliver: Callable[[Delivery], None],
-        announce: Callable[[Delivery], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._append_bytes_max = wal.frame_bytes_max
         self._frame_bytes_max = min(limits.frame_bytes_max, wal.frame_bytes_max)
-        self._frames = FrameCommitter(wal, order, clock)
+        self._frames = FrameCommitter(wal, journal, clock)
         self._clock = clock
         self._levels = levels
         self._limits = limits
-        self._deliver_views = deliver
-        self._announce = announce
+        self._on_applied: Callable[[GroupCommit], None] = lambda _: None
+        self._on_answered: Callable[[GroupCommit], None] = lambda _: None
         self._on_fatal = on_fatal
         self._queue: SimpleQueue[list[_Item] | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
@@ -178,8 +127,20 @@ class CommitLane:
         """See `FrameCommitter`: set before its commands are answered."""
         return self._frames.hidden_position
 
-    def start(self) -> None:
-        """Start the thread."""
+    def start(
+        self,
+        *,
+        on_applied: Callable[[GroupCommit], None],
+        on_answered: Callable[[GroupCommit], None],
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            on_applied: called on the event loop with each group that was applied or has failed,
+                before its callers go on: it moves the view.
+            on_answered: called after they were answered: it wakes who reads.
+        """
+        self._on_applied, self._on_answered = on_applied, on_answered
         self._thread.start()
 
     def submit(self, request: AppendRequest) -> None:
@@ -220,7 +181,7 @@ class CommitLane:
             self._begin_soon()
 
     async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
-        """See `penstock.order.committer.Committer`."""
+        """See `penstock.order.port.Committer`."""
         return await self.submit_commands(commands)
 
     def submit_commands(self, commands: Sequence[AnyCommand]) -> asyncio.Future[list[AnyAnswer]]:
@@ -414,7 +375,7 @@ class CommitLane:
         pending.clear()
         pending.extend(kept)
         self._note_broken(late)
-        self._hand_over(Delivery(late, [], error=error))
+        self._hand_over(GroupCommit(late, [], error=error))
 
     def _note_broken(self, failed: list[AppendRequest]) -> None:
         for request in failed:
@@ -435,85 +396,79 @@ class CommitLane:
             )
             (followers if is_follower else going).append(request)
         if followers:
-            self._hand_over(Delivery(followers, [], error=follower_error()))
+            self._hand_over(GroupCommit(followers, [], error=follower_error()))
         return going
 
-    def _commit_group(self, group: list[AppendRequest], commands: list[CommandRequest]) -> None:
+    def _commit_group(self, appends: list[AppendRequest], commands: list[CommandRequest]) -> None:
         """One entry, in one frame.
 
         Raises:
             WalFullError: the WAL has no room for the batches; nothing was applied, and the
                 commands have not been tried.
         """
-        delivery = Delivery(group, commands)
-        if group:
-            delivery.plan = plan_frame(
-                group[0].appends
-                if len(group) == 1
-                else [append for request in group for append in request.appends]
+        group = GroupCommit(appends, commands)
+        if appends:
+            group.plan = plan_frame(
+                appends[0].appends
+                if len(appends) == 1
+                else [append for request in appends for append in request.appends]
             )
         entry = [command for request in commands for command in request.commands]
         try:
-            committed = self._frames.commit(delivery.plan, entry)
+            applied = self._frames.commit(group, entry)
         except WalFullError:
             raise
         except StorageFullError as error:
-            self._note_broken(group)
-            if group and commands:
+            self._note_broken(appends)
+            if appends and commands:
                 # By themselves they may fit: what deletes something may use the last of the disk.
-                delivery.commands = []
-            delivery.error = error
-            self._hand_over(delivery)
-            if group and commands:
+                group.commands = []
+            group.error = error
+            self._hand_over(group)
+            if appends and commands:
                 self._commit_group([], commands)
             return
-        delivery.place = committed.place
-        delivery.wal_s, delivery.journal_s = committed.wal_s, committed.journal_s
-        delivery.answers = committed.applied.answers
-        delivery.changes = committed.applied.changes
-        delivery.position = committed.applied.position
-        delivery.time_ms = committed.applied.time_ms
-        if delivery.plan is not None:
-            answer = delivery.answers[0]
+        if group.plan is not None:
+            answer = applied.outcome.answers[0]
             assert isinstance(answer, RunsCommitted), answer
-            take_answer(delivery.plan, answer)
-        self._hand_over(delivery)
+            take_answer(group.plan, answer)
+        self._hand_over(group)
 
-    def _hand_over(self, delivery: Delivery) -> None:
+    def _hand_over(self, group: GroupCommit) -> None:
         if self._is_here:
             try:
-                self._deliver(delivery)
+                self._deliver(group)
             except Exception as error:  # noqa: BLE001
-                # Of whoever was told: what was appended is as durable as before.
+                # Of a receiver: what was appended is as durable as before.
                 self._loop.call_exception_handler(
-                    {"message": "telling of a commit failed", "exception": error}
+                    {"message": "delivering a commit failed", "exception": error}
                 )
         else:
-            self._loop.call_soon_threadsafe(self._deliver_from_thread, delivery)
+            self._loop.call_soon_threadsafe(self._deliver_from_thread, group)
 
     # -- back on the event loop ----------------------------------------------------------------
 
-    def _deliver_from_thread(self, delivery: Delivery) -> None:
-        # First, since whoever is answered may ask for more at once.
-        self._handed_over -= len(delivery.appends) + len(delivery.commands)
-        self._deliver(delivery)
+    def _deliver_from_thread(self, group: GroupCommit) -> None:
+        # First, since a caller who is answered may ask for more at once.
+        self._handed_over -= len(group.appends) + len(group.commands)
+        self._deliver(group)
 
-    def _deliver(self, delivery: Delivery) -> None:
+    def _deliver(self, group: GroupCommit) -> None:
         self._is_delivering = True
         try:
-            self._deliver_views(delivery)
-            self._answer(delivery)
-            if not delivery.commands:
-                self._announce(delivery)
+            self._on_applied(group)
+            self._answer(group)
+            if not group.commands:
+                self._on_answered(group)
                 return
         finally:
             self._is_delivering = False
-        # What was answered goes out with callbacks that are queued by now; this queues behind.
-        self._loop.call_soon(self._announce, delivery)
+        # What was answered goes out with callbacks that are queued by now; this queues after them.
+        self._loop.call_soon(self._on_answered, group)
 
-    def _answer(self, delivery: Delivery) -> None:
-        error = delivery.error
-        for request in delivery.appends:
+    def _answer(self, group: GroupCommit) -> None:
+        error = group.error
+        for request in group.appends:
             self.waiting_bytes -= request.length
             try:
                 request.done(error)
@@ -521,17 +476,16 @@ class CommitLane:
                 self._loop.call_exception_handler(
                     {"message": "answering an append failed", "exception": failure}
                 )
-        index = 1 if delivery.plan is not None else 0
-        for command in delivery.commands:
-            count = len(command.commands)
-            answers = delivery.answers[index : index + count]
-            index += count
+        answers = [] if group.applied is None else group.applied.outcome.answers
+        index = 1 if group.plan is not None else 0
+        for command in group.commands:
+            first, index = index, index + len(command.commands)
             if command.future.done():  # its caller was cancelled; the commands stand
                 continue
             if error is not None:
                 command.future.set_exception(error)
             else:
-                command.future.set_result(answers)
+                command.future.set_result(answers[first:index])
 
 
 def _next_group(pending: deque[AppendRequest], frame_bytes_max: int) -> list[AppendRequest]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.log.append.lane import AppendRequest
+from penstock.log.append.group_commit import AppendRequest
 from penstock.log.append.plan import FramePlan
 from penstock.log.fetch.tail import TailCache
 from penstock.records.batch import patch_base_offset

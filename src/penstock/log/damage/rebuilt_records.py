@@ -22,7 +22,7 @@ from penstock.log.fetch.run_checks import RunChecks
 from penstock.log.numbers import ObjectNumbers
 from penstock.model.errors import ConflictError, InvalidRequestError
 from penstock.model.ids import PartitionKey, partition_of
-from penstock.order.committer import Committer
+from penstock.order.port import Committer
 from penstock.ports.objects import ObjectStore
 from penstock.records.batch import (
     CRC_FROM,

@@ -21,7 +21,7 @@ from penstock.log.fetch.examine import Examiner
 from penstock.log.fetch.run_checks import RunChecks, place_of
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey
-from penstock.order.committer import Committer
+from penstock.order.port import Committer
 from penstock.state.answers import LossAccepted
 from penstock.state.apply.loss import offsets_between
 from penstock.state.commands import RestoreRuns

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from penstock.log.numbered_put import put_numbered
 from penstock.log.numbers import ObjectNumbers
 from penstock.model.errors import RetryableError
-from penstock.order.committer import Committer
+from penstock.order.port import Committer
 from penstock.ports.objects import ObjectStore
 from penstock.segment import BuiltSegment
 from penstock.state.answers import Refusal, RunsRestored

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from penstock.log.checking import Fault
 from penstock.log.damage.findings import DamageKind
@@ -24,6 +24,7 @@ from penstock.log.fetch.tail import TailCache, TailRead
 from penstock.log.fetch.whole_runs import BadRunError, WholeRuns, read_wal_run
 from penstock.log.fetch.windows import RunWindows
 from penstock.log.settings import LogSettings
+from penstock.log.state_queries import StateQueries
 from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError, RetryableError
 from penstock.model.ids import PartitionKey
 from penstock.ports.objects import FileStore, ObjectStore
@@ -34,19 +35,6 @@ from penstock.wal import WalReader
 
 _WINDOW_RUNS: Final = 64
 _DELTA_MAX: Final = (1 << 31) - 1
-
-
-class Behind(Protocol):
-    """A database that may lack, for milliseconds, what was appended."""
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether it does."""
-        ...
-
-    async def flush(self) -> None:
-        """Let it have all that was appended before the call."""
-        ...
 
 
 @dataclass(slots=True, frozen=True)
@@ -71,7 +59,7 @@ class LogReader:
         checks: RunChecks,
         remote_runs: RemoteRuns | None = None,
         before_stored: Callable[[], None] | None = None,
-        behind: Behind | None = None,
+        behind: StateQueries,
     ) -> None:
         """
         Args:
@@ -79,7 +67,7 @@ class LogReader:
             remote_runs: reads runs of other WALs.
             before_stored: called before anything but the tail cache is served; raises if it must
                 not be.
-            behind: whether the queries may lack what was appended; None: they never do.
+            behind: whether the queries may lack what was appended.
         """
         self._queries = queries
         self._tail = tail
@@ -135,7 +123,7 @@ class LogReader:
             return cached
         self._check_servable(key, offset)
         self._may_load = may_load
-        was_behind = self._is_behind()  # before the look: a commit may come between
+        was_behind = self._behind.is_behind  # before the look: a commit may come between
         views: list[memoryview] = []
         length = 0
         while True:
@@ -174,7 +162,7 @@ class LogReader:
             return cached
         self._check_servable(key, offset)
         self._may_load = may_load
-        was_behind = self._is_behind()
+        was_behind = self._behind.is_behind
         parts: list[Part] = []
         length = 0
         while True:
@@ -277,12 +265,8 @@ class LogReader:
 
     # -- a database that is behind what was appended ---------------------------------------------
 
-    def _is_behind(self) -> bool:
-        return self._behind is not None and self._behind.is_behind
-
     def _start_flush(self) -> asyncio.Task[None]:
         """One for all that find something missing meanwhile."""
-        assert self._behind is not None
         if self._flush is None or self._flush.done():
             self._flush = background.start(background.CATCH_UP, self._behind.flush)
         return self._flush
@@ -339,7 +323,7 @@ class LogReader:
     ) -> PenstockError:
         """What it means that bytes from `offset` on aren't where the state says: damage, if the
         state says so still."""
-        if self._is_behind():
+        if self._behind.is_behind:
             await self._start_flush()
         found = self._queries.runs_from(run.partition_key, offset, limit=1)
         if not found or (found[0].generation, found[0].object_key, found[0].position) != (

@@ -13,19 +13,20 @@ from concurrent.futures import Executor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from penstock.log.history.archived_loss import first_unproven
 from penstock.model.errors import CorruptDataError
+from penstock.order.port import Order
 from penstock.ports.journal import Journal
 from penstock.replica import Replica
 from penstock.replica.archive import Archive
 from penstock.replica.archive_format import SnapshotName
 from penstock.replica.aside import AsideReplica, drop_aside, find_aside, find_damaged
 from penstock.replica.snapshot import SnapshotInfo, write_snapshot
-from penstock.state.answers import AnyAnswer, HistoryNoted
+from penstock.state.answers import HistoryNoted
 from penstock.state.apply.machine import LogMachine
-from penstock.state.commands import AnyCommand, NoteLostHistory
+from penstock.state.commands import NoteLostHistory
 from penstock.state.levels import LevelNotOnError
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
@@ -41,18 +42,6 @@ position of the replica that was set aside (0: none was)."""
 _WAL: Final = "wal"
 
 
-class Committer(Protocol):
-    """These members of the order are needed."""
-
-    async def commit(self, commands: list[AnyCommand]) -> list[AnyAnswer]:
-        """See `penstock.order.committer.Committer`."""
-        ...
-
-    async def confirm_head(self) -> None:
-        """Return once the state is at a head of the journal that was read after the call."""
-        ...
-
-
 class LostHistories:
     """Event loop only. `run_once` before the agent's WAL is opened, and now and then."""
 
@@ -61,7 +50,7 @@ class LostHistories:
         *,
         journal: Journal,
         archive: Archive,
-        committer: Committer,
+        order: Order,
         view: StateView,
         queries: Callable[[], Queries],
         folder: Path,
@@ -74,7 +63,7 @@ class LostHistories:
         """
         self._journal = journal
         self._archive = archive
-        self._committer = committer
+        self._order = order
         self._view = view
         self._queries = queries
         self._folder = folder
@@ -96,7 +85,7 @@ class LostHistories:
             PenstockError: to be tried again.
         """
         before = set(self._view.open_histories)
-        (answer,) = await self._committer.commit([command])
+        (answer,) = await self._order.commit([command])
         assert isinstance(answer, HistoryNoted), answer
         if answer.history not in before:
             logger.error(

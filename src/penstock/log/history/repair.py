@@ -23,12 +23,12 @@ from typing import Final, TypeVar
 from crc32c import crc32c
 
 from penstock.log.append.plan import PartitionAppend
-from penstock.log.cluster_log import ClusterLog
 from penstock.log.history.appended_notes import AppendedNotes
 from penstock.log.history.lost_histories import ASIDE_WAL
 from penstock.log.history.lost_moves import lost_moves
 from penstock.log.history.lost_records import LostBatch, LostPartition, LostRecords, is_whole
 from penstock.log.history.lost_states import LostStates, lost_states
+from penstock.log.log import Log
 from penstock.model.errors import (
     ConflictError,
     CorruptDataError,
@@ -36,6 +36,7 @@ from penstock.model.errors import (
     PenstockError,
 )
 from penstock.model.ids import PartitionKey
+from penstock.order.port import Order
 from penstock.ports.journal import Journal
 from penstock.ports.objects import ObjectStore
 from penstock.records.batch import BatchLimits, check_batch, stored_header
@@ -100,7 +101,8 @@ class HistoryRepair:
         *,
         journal: Journal,
         archive: Archive,
-        log: ClusterLog,
+        order: Order,
+        log: Log,
         view: StateView,
         queries: Callable[[], Queries],
         store: ObjectStore,
@@ -115,6 +117,7 @@ class HistoryRepair:
         """
         self._journal = journal
         self._archive = archive
+        self._order = order
         self._log = log
         self._view = view
         self._queries = queries
@@ -136,10 +139,10 @@ class HistoryRepair:
         """Close open histories without appending anything. What they hold isn't read."""
         reports = []
         async with self._working:
-            await self._log.confirm_head()
+            await self._order.confirm_head()
             for history in self._open(wanted):
                 report = HistoryReport(history=history)
-                await self._close(report, self._log.position, give_up=True)
+                await self._close(report, self._order.position, give_up=True)
                 reports.append(report)
         return reports
 
@@ -155,9 +158,9 @@ class HistoryRepair:
     async def _each(self, wanted: int | None, *, appends: bool) -> list[HistoryReport]:
         reports = []
         async with self._working:
-            await self._log.confirm_head()
+            await self._order.confirm_head()
             for history in self._open(wanted):
-                seen = self._log.position
+                seen = self._order.position
                 shutil.rmtree(self._scratch, ignore_errors=True)
                 self._scratch.mkdir(parents=True)
                 try:
@@ -240,7 +243,7 @@ class HistoryRepair:
             for topic_id, name, partitions, configs in rows:
                 if topic_id in known or self._view.topic_by_id(topic_id) is not None:
                     continue
-                (answer,) = await self._log.commit(
+                (answer,) = await self._order.commit(
                     [
                         CreateTopic(
                             name=name, topic_id=topic_id, partitions=partitions, configs=configs
@@ -270,7 +273,7 @@ class HistoryRepair:
             if not moves:
                 report.moves += sum(len(run.runs) // 4 for run in command.runs)
                 continue
-            (answer,) = await self._log.commit([command])
+            (answer,) = await self._order.commit([command])
             if isinstance(answer, SegmentStored):
                 report.moves += answer.moved
             elif isinstance(answer, Refused):
@@ -375,7 +378,7 @@ class HistoryRepair:
     async def _close(self, report: HistoryReport, seen: int, *, give_up: bool) -> None:
         history = report.history.history
         records = sum(found.appended for found in report.partitions)
-        (answer,) = await self._log.commit(
+        (answer,) = await self._order.commit(
             [CloseHistory(history=history, seen_position=seen, give_up=give_up, records=records)]
         )
         if answer != Done():

@@ -17,7 +17,7 @@ from penstock.log.opening.rebuild import NOT_OURS, SNAPSHOTS_FOLDER, find_fault,
 from penstock.log.opening.state_check import fault_at_start
 from penstock.log.wals.names import new_wal_name, read_wal_name, refuse_others_wal
 from penstock.model.errors import CorruptDataError, OtherClusterError
-from penstock.order.local_order import Order
+from penstock.order.local_journal import LocalJournal
 from penstock.ports.clock import Clock
 from penstock.ports.device import Device
 from penstock.ports.random import Random
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 _ROWS_AT_ONCE: Final = 1000
 
 
-def open_order(
+def open_journal(
     path: Path,
     device: Device,
     *,
@@ -47,7 +47,7 @@ def open_order(
     peer: str = "",
     snapshots: str = SNAPSHOTS_FOLDER,
     checks_state: bool = True,
-) -> Order:
+) -> LocalJournal:
     """Open, or create, the journal at `path`, with the entries that only journal files and the WAL
     hold. A database that is lost or damaged is made again of them.
 
@@ -57,8 +57,8 @@ def open_order(
         checks_state: whether a database that was not left in good order is compared with the
             journal.
 
-    Raises:
-        CorruptDataError: an entry is damaged or missing, or all of the WAL; and as `Order.open`.
+    Raises: as `LocalJournal.open`, and
+        CorruptDataError: an entry is damaged or missing, or all of the WAL.
         OtherClusterError: the WAL holds records of another cluster than the journal.
     """
 
@@ -74,8 +74,8 @@ def open_order(
             raise wal_fault
         rebuild(path, device, journal, fault=fault, snapshots=snapshots)
 
-    def open_once() -> Order:
-        return Order.open(
+    def open_once() -> LocalJournal:
+        return LocalJournal.open(
             path,
             clock=clock,
             random=random,

@@ -30,7 +30,7 @@ from penstock.log.settings import LogSettings
 from penstock.model.ids import PartitionKey, partition_key, partition_of
 from penstock.model.table_names import TABLE_WRITER_PREFIX, table_name
 from penstock.model.topic_configs import TopicSettings, topic_settings
-from penstock.order.committer import Committer
+from penstock.order.port import Committer
 from penstock.ports.objects import ObjectStore
 from penstock.state.ages import Ages
 from penstock.state.answers import Condemned, LeftoversCleared

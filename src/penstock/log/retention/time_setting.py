@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from penstock.order.committer import Committer
+from penstock.order.port import Committer
 from penstock.state.ages import Ages
 from penstock.state.answers import JournalTimeSet, Refused
 from penstock.state.apply.journal_clock import ROWS_PER_COMMAND

@@ -32,7 +32,7 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.model.ids import PartitionKey, partition_of, topic_key_of
-from penstock.order.committer import Committer
+from penstock.order.port import Committer
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.segment import build_segment
@@ -54,7 +54,7 @@ _HURRY_AGE_S: Final = 0.25
 
 
 class Syncs(Protocol):
-    """What is asked of `penstock.order.local_order.Order`; any thread but the lane's."""
+    """What is asked of `penstock.order.local_journal.Order`; any thread but the lane's."""
 
     def commit(self) -> int:
         """Let queries find all that was applied."""

@@ -17,15 +17,15 @@ from functools import partial
 from typing import Final
 
 from penstock.log.upload.uploader import Uploader, WalFiles
+from penstock.log.wals.claims import WalAwayError, is_known_wal, take_over_wal
 from penstock.log.wals.names import ID_FILE, read_wal_name
-from penstock.log.wals.own_wal import WalAwayError, is_known_wal, take_over_wal
 from penstock.model.errors import (
     CorruptDataError,
     NotFoundError,
     PenstockError,
     RetryableError,
 )
-from penstock.order.committer import Committer
+from penstock.order.port import Committer
 from penstock.ports.device import Device
 from penstock.state.read.queries import Queries
 from penstock.system import background

@@ -3,13 +3,12 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from penstock.model.errors import PenstockError
-from penstock.order.committer import Committer
 from penstock.order.host.messages import (
     VERSION,
     AppliedChanges,
@@ -27,8 +26,8 @@ from penstock.order.host.messages import (
     pack_changes,
 )
 from penstock.order.host.streams import read_message, send
+from penstock.order.port import AppliedEntry, Committer
 from penstock.state.answers import Refused, Relayed
-from penstock.state.changes import Change
 from penstock.state.commands import Relay
 from penstock.state.entries import decode_entry
 from penstock.system import background
@@ -97,10 +96,8 @@ class WorkerHub:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.path.unlink(missing_ok=True)
 
-    def publish(
-        self, position: int, time_ms: int, changes: Sequence[Change], *, hidden_position: int = 0
-    ) -> None:
-        """Tell all workers of one applied entry. To be called before its answers are given out.
+    def publish(self, entry: AppliedEntry, *, hidden_position: int = 0) -> None:
+        """Send all workers an applied entry's changes. Call it before the answers are given out.
 
         Args:
             hidden_position: see `AppliedChanges`.
@@ -109,9 +106,9 @@ class WorkerHub:
             return
         message = encode(
             AppliedChanges(
-                position,
-                time_ms,
-                pack_changes(changes),
+                entry.position,
+                entry.time_ms,
+                pack_changes(entry.outcome.changes),
                 hidden_position,
                 self._is_clock_doubted(),
             )

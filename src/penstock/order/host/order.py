@@ -1,7 +1,7 @@
 """A worker's order: its entries go to the writer, what is applied comes from there.
 
 The state itself is the writer's SQLite file, which this worker reads. Implements
-`penstock.log.ordering.Ordering`, as `penstock.order.cluster_order.ClusterOrder` does in a
+`penstock.order.port.Order`, as `penstock.order.cluster_order.ClusterOrder` does in a
 cluster.
 """
 
@@ -40,11 +40,10 @@ from penstock.order.host.messages import (
     unpack_changes,
 )
 from penstock.order.host.streams import check_own, read_message, send
-from penstock.order.local_order import Applied
+from penstock.order.port import OnApplied
 from penstock.ports.clock import Clock
-from penstock.ports.journal import JournalRow
 from penstock.ports.random import Random
-from penstock.replica.follower import Followed
+from penstock.replica import Applied
 from penstock.state.answers import AnyAnswer
 from penstock.state.apply.machine import EntryOutcome, Standing
 from penstock.state.commands import AnyCommand, RegisterAgent
@@ -98,7 +97,8 @@ class HostOrder:
         self._writer: asyncio.StreamWriter | None = None
         self._tokens = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[ToWorker]] = {}
-        self._on_applied: Callable[[list[Applied]], None] = lambda _: None
+        self._on_applied: OnApplied = lambda _: None
+        self._on_answered: OnApplied = lambda _: None
         self._on_reset: Callable[[], int] = lambda: 0
         self._on_stopped: Callable[[PenstockError], None] = lambda _: None
         self._following: asyncio.Task[None] | None = None
@@ -123,40 +123,42 @@ class HostOrder:
     async def start(
         self,
         *,
-        on_applied: Callable[[list[Applied]], None],
+        on_applied: OnApplied,
         on_reset: Callable[[], int],
         on_stopped: Callable[[PenstockError], None],
+        on_answered: OnApplied = lambda _: None,
     ) -> None:
         """Follow, and open an epoch of this agent.
 
         Args:
-            on_applied: as of `ClusterOrder.start`.
+            on_applied, on_answered: see `penstock.order.port`. What they get has no answers.
             on_reset: called after the writer was away: loads the view again from the file and
                 gives its position. Called once here, too.
             on_stopped: called once when this agent's epoch is over.
         """
-        self._on_applied, self._on_reset, self._on_stopped = on_applied, on_reset, on_stopped
+        self._on_applied, self._on_answered = on_applied, on_answered
+        self._on_reset, self._on_stopped = on_reset, on_stopped
         self._reset()
         self._following = background.start(background.FOLLOW_JOURNAL, self._follow_or_end)
         self._confirming = background.start(background.CONFIRM_HEAD, self._confirm_now_and_then)
         await self._register()
 
-    # -- Ordering --------------------------------------------------------------------------------
+    # -- the port --------------------------------------------------------------------------------
 
-    def submit(self, commands: Sequence[AnyCommand]) -> "asyncio.Future[Applied]":
-        """See `ClusterOrder.submit`."""
+    def submit(self, commands: Sequence[AnyCommand]) -> asyncio.Future[list[AnyAnswer]]:
+        """See `Order`."""
         assert self._sender is not None
         return self._sender.submit(commands).future
 
     async def commit(
         self, commands: Sequence[AnyCommand], *, timeout_s: float = COMMIT_TIMEOUT_S
     ) -> list[AnyAnswer]:
-        """See `ClusterOrder.commit`."""
+        """See `Committer`."""
         assert self._sender is not None
         call = self._sender.submit(commands)
         done, _ = await asyncio.wait([call.future], timeout=timeout_s)
         if done:
-            return call.future.result().answers
+            return call.future.result()
         if self._sender.withdraw(call):
             raise RetryableError("commit", f"agent {self.agent_id}", _AWAY)
         raise InDoubtError("commit", f"agent {self.agent_id}", _AWAY)
@@ -168,13 +170,13 @@ class HostOrder:
 
     @property
     def shows_answers(self) -> bool:
-        """Whether the file holds all commands whose answers were given out; see `Log`."""
+        """See `Order`: whether the file holds them."""
         if self._hidden_position and self._queries().position() >= self._hidden_position:
             self._hidden_position = 0
         return not self._hidden_position
 
     async def confirm_head(self) -> None:
-        """See `penstock.order.heads.Heads`."""
+        """See `penstock.order.port.Heads`."""
         began_s = self._clock.monotonic_s()
         await self._ask(AskHead, HeadIs)
         self.head_confirmed_s = max(self.head_confirmed_s, began_s)
@@ -215,8 +217,8 @@ class HostOrder:
         assert isinstance(answer, EntryApplied), answer
         assert self._sender is not None
         outcome = EntryOutcome(Standing(answer.standing), answer.answers, [])
-        row = JournalRow(answer.position, self.time_ms, body)
-        self._sender.settle(entry_key(body).n, Followed(row, self.time_ms, outcome))
+        entry = Applied(answer.position, self.time_ms, outcome, body)
+        self._sender.settle(entry_key(body).n, entry)
         return answer.position
 
     # -- inside ----------------------------------------------------------------------------------
@@ -360,7 +362,12 @@ class HostOrder:
         changes = unpack_changes(message.changes)
         if not self._levels.is_highest:
             self._levels.follow(changes)
-        self._on_applied([Applied(message.position, message.time_ms, [], changes, 0, 0)])
+        outcome = EntryOutcome(Standing.APPLIED, [], changes)
+        applied = [Applied(message.position, message.time_ms, outcome)]
+        self._on_applied(applied)
+        # The answer, where it is this worker's entry, comes as the next message.
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, self._on_answered, applied)
 
     def _disconnect(self) -> None:
         self.answering_since_s = None

@@ -105,7 +105,7 @@ class Host:
 
     async def values(self, index: int, key: PartitionKey) -> list[bytes]:
         log = self.log(index)
-        await log.confirm_head()
+        await log._order.confirm_head()
         for cached in list(log.tail.partitions()):
             log.tail.forget(cached)
         at, found = 0, []
@@ -342,7 +342,7 @@ def test_batches_of_a_worker_do_not_make_the_database_follow_at_once(
             # Whoever reads what the database lacks has it follow; so does whoever looks by time.
             for index in range(3):
                 log = host.log(index)
-                await log.confirm_head()
+                await log._order.confirm_head()
                 assert await log.offset_for_time(key, START_MS) == (0, START_MS)
                 assert await host.values(index, key) == [b"%d" % at for at in range(number + 1)]
 

@@ -95,7 +95,7 @@ async def fill(face: Any) -> None:
             for number in range(TOPICS)
         ]
     )
-    face.world.view.apply(applied.changes)
+    face.world.view.apply(applied.outcome.changes)
     for number in range(MEMBERS):
         await face.member(f"n{number}")
     for group_id in ("n50", "many"):

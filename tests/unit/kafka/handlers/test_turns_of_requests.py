@@ -179,7 +179,7 @@ def test_no_answer_about_everything_holds_the_loop(
                 for number in range(1, TOPICS)
             ]
         )
-        face.world.view.apply(applied.changes)
+        face.world.view.apply(applied.outcome.changes)
         await answer(broker, api, version, body)
         broker.turns = Turns(items_max=TURN_ITEMS, rows_max=50)
         with Probe() as probe:

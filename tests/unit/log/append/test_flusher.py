@@ -8,10 +8,9 @@ import pytest
 
 from penstock.log.append.flight import Flight
 from penstock.log.append.flusher import Flusher
-from penstock.log.append.lane import AppendRequest
+from penstock.log.append.group_commit import AppendRequest
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.append.stored import Stored
-from penstock.log.ordering import Applied
 from penstock.model.errors import (
     ElsewhereError,
     InDoubtError,
@@ -20,9 +19,8 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.model.ids import PartitionKey
-from penstock.order import local_order as order
 from penstock.records.batch import NewBatch
-from penstock.state.answers import BatchStatus, RunsCommitted
+from penstock.state.answers import AnyAnswer, BatchStatus, RunsCommitted
 from penstock.state.commands import AnyCommand, CommitRuns
 from penstock.system.clock import SystemClock
 
@@ -53,7 +51,7 @@ class RecordingBytes:
         self.over.append(named)
 
 
-class RecordingOrdering:
+class RecordingOrder:
     """Refuses at once what the test lists."""
 
     def __init__(self) -> None:
@@ -61,10 +59,10 @@ class RecordingOrdering:
         self.refuse: list[PenstockError | None] = []
         self.next_offset = 0
 
-    def submit(self, commands: Sequence[AnyCommand]) -> asyncio.Future[Applied]:
+    def submit(self, commands: Sequence[AnyCommand]) -> asyncio.Future[list[AnyAnswer]]:
         (command,) = commands
         assert isinstance(command, CommitRuns)
-        future: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[list[AnyAnswer]] = asyncio.get_running_loop().create_future()
         refusal = self.refuse.pop(0) if self.refuse else None
         if refusal is not None:
             future.set_exception(refusal)
@@ -77,18 +75,18 @@ class RecordingOrdering:
                 flat += (BatchStatus.STORED, self.next_offset)
                 self.next_offset += 1
             runs.append(flat)
-        future.set_result(order.Applied(1, 1, [RunsCommitted(runs)], [], 1, 1))
+        future.set_result([RunsCommitted(runs)])
         return future
 
 
 class Bench:
     def __init__(self) -> None:
         self.bytes = RecordingBytes()
-        self.ordering = RecordingOrdering()
+        self.order = RecordingOrder()
         self.delivered: list[Flight] = []
         self.over: list[Flight] = []
         self.flusher = Flusher(
-            ordering=self.ordering,
+            order=self.order,
             bytes_store=self.bytes,
             known_producer=lambda *_: None,
             clock=SystemClock(),
@@ -142,7 +140,7 @@ def test_what_stands_behind_a_refused_commit_is_not_submitted_though_it_is_durab
     async def test(bench: Bench) -> None:
         answers = [bench.send(sequence) for sequence in range(3)]
         await turns()
-        bench.ordering.refuse = [OverloadedError("commit", "agent", "too much waits")]
+        bench.order.refuse = [OverloadedError("commit", "agent", "too much waits")]
         # The first becomes durable last: then all are submitted in one turn.
         for gate in reversed(bench.bytes.gates):
             gate.set_result(None)
@@ -150,13 +148,13 @@ def test_what_stands_behind_a_refused_commit_is_not_submitted_though_it_is_durab
         assert isinstance(outcomes[0], OverloadedError)
         assert [str(one) for one in outcomes[1:]] == [str(outcomes[1])] * 2
         assert "earlier batch" in str(outcomes[1])
-        assert bench.ordering.submitted == []
+        assert bench.order.submitted == []
         assert bench.bytes.over == [False, False, False]
         again = bench.send(0)
         await turns()
         bench.bytes.gates[-1].set_result(None)
         assert await again is None
-        assert bench.ordering.submitted == [[0]]
+        assert bench.order.submitted == [[0]]
         assert bench.flusher.waiting_bytes == 0
         assert len(bench.over) == 4
 
@@ -169,8 +167,8 @@ def test_an_end_answers_what_nobody_has_answered_yet(durable: int) -> None:
         answers = [bench.send(sequence) for sequence in range(2)]
         await turns()
         if durable:
-            unresolved: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
-            bench.ordering.submit = lambda commands: unresolved  # type: ignore[method-assign]
+            unresolved: asyncio.Future[list[AnyAnswer]] = asyncio.get_running_loop().create_future()
+            bench.order.submit = lambda commands: unresolved  # type: ignore[method-assign]
             for gate in bench.bytes.gates:
                 gate.set_result(None)
             await turns()
@@ -212,7 +210,7 @@ def test_of_a_connection_without_a_producer_id_nothing_overtakes_what_failed(
         for gate in gates[6:]:
             gate.set_result(None)
         assert [await answer for answer in again] == [None, None]
-        assert len(bench.ordering.submitted) == 5
+        assert len(bench.order.submitted) == 5
 
     run(test)
 
@@ -236,7 +234,7 @@ def test_what_is_let_go_is_not_submitted_nor_what_its_producer_sends_behind_it()
         await turns()
         bench.bytes.gates[-1].set_result(None)
         assert "earlier batch" in str(await behind)
-        assert bench.ordering.submitted == []
+        assert bench.order.submitted == []
         again = bench.send(0)
         await turns()
         bench.bytes.gates[-1].set_result(None)
@@ -260,8 +258,8 @@ def test_a_refused_first_batch_is_awaited_before_later_ones() -> None:
 
 def test_what_is_given_up_is_answered_once_and_taken_when_it_is_applied() -> None:
     async def test(bench: Bench) -> None:
-        applied: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
-        bench.ordering.submit = lambda _: applied  # type: ignore[method-assign]
+        applied: asyncio.Future[list[AnyAnswer]] = asyncio.get_running_loop().create_future()
+        bench.order.submit = lambda _: applied  # type: ignore[method-assign]
         answer = bench.send(0)
         await turns()
         bench.bytes.gates[0].set_result(None)
@@ -271,7 +269,7 @@ def test_what_is_given_up_is_answered_once_and_taken_when_it_is_applied() -> Non
         assert await answer is doubt
         assert bench.bytes.over == [], "a copy may be applied yet"
         runs = RunsCommitted([[BatchStatus.STORED, 0]])
-        applied.set_result(order.Applied(1, 1, [runs], [], 1, 1))
+        applied.set_result([runs])
         await turns()
         assert bench.bytes.over == [True]
         assert len(bench.delivered) == 1

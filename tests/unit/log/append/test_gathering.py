@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from penstock.log.append.flight import Waiting
 from penstock.log.append.gathering import Gathering
-from penstock.log.append.lane import AppendRequest
+from penstock.log.append.group_commit import AppendRequest
 
 
 def waiting(place: int, length: int) -> Waiting:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.log.append.lane import AppendRequest
+from penstock.log.append.group_commit import AppendRequest
 from penstock.log.append.plan import PartitionAppend, plan_frame, run_commits
 from penstock.model.errors import FatalStorageError, PenstockError, RetryableError, StorageFullError
 from penstock.model.ids import PartitionKey

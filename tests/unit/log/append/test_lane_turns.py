@@ -6,7 +6,8 @@ import threading
 import pytest
 
 from penstock.log.append import lane
-from penstock.log.append.lane import LONE_APPENDS, Delivery
+from penstock.log.append.group_commit import GroupCommit
+from penstock.log.append.lane import LONE_APPENDS
 from penstock.state.answers import Done
 from penstock.state.commands import Noop
 from support.lane_bench import Bench, Waiting, run, taken, until
@@ -67,13 +68,13 @@ def test_what_a_turns_answer_leads_to_gets_a_turn_of_its_own() -> None:
         lane = bench.lane
         later: list[Waiting] = []
 
-        def ask_again(_: Delivery) -> None:
+        def ask_again(_: GroupCommit) -> None:
             lane.hold()
             if len(later) < 20:
                 later.append(bench.append(source=7))
             lane.settle()
 
-        lane._announce = ask_again
+        lane._on_answered = ask_again
         for _ in range(LONE_APPENDS + 1):
             bench.append(source=7)
         await until(lambda: len(later) == 20)

@@ -120,7 +120,7 @@ def test_a_flipped_bit_of_a_wal_file_is_found(tmp_path: Path, read: Read) -> Non
         (key,) = await rig.topic("t")
         for number in range(5):
             await rig.append(key, b"%d" % number, b"x" * 100)
-        await rig.log.flush()
+        await rig.log.let_queries_find()
         rig.forget_memory()
         run = runs_of(rig, key)[3]
         assert run.generation
@@ -379,7 +379,7 @@ def test_any_flipped_bit_of_a_run_is_found(
             expected += list(enumerate(values, len(expected)))
         if place == "object":
             await rig.drain()
-        await rig.log.flush()
+        await rig.log.let_queries_find()
         rig.forget_memory()
         runs = runs_of(rig, key)
         run = random.choice(runs)

@@ -43,7 +43,7 @@ def a_wal(path: Path) -> tuple[PartitionKey, PartitionKey, Path]:
         for _ in range(FRAMES):
             await rig.append(first, VALUE)
             await rig.append(second, VALUE)
-        await rig.log.flush()
+        await rig.log.let_queries_find()
         kept.append((first, second, wal_path(rig, runs_of(rig, first)[0])))
 
     run_rig(path, fill, segment_age_ms=STILL)
@@ -58,7 +58,7 @@ async def looked(rig: Rig) -> None:
 async def until(rig: Rig, holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
         while not holds():
-            await rig.log._in_pool(lambda: None)
+            await rig.log.reads.checks.in_pool(lambda: None)
 
 
 def test_a_damaged_record_is_named_at_the_start_and_all_else_is_served(
@@ -215,7 +215,7 @@ def test_a_database_is_made_again_although_frames_are_damaged(tmp_path: Path) ->
     (tmp_path / "metadata.sqlite").unlink()
 
     async def test(rig: Rig) -> None:
-        assert rig.order.rebuilt_because
+        assert rig.journal.rebuilt_because
         await looked(rig)
         assert await consume(rig, first, read_views) == (values(0, FRAMES), None)
         rows, error = await consume(rig, second, read_views)

@@ -93,7 +93,7 @@ def test_more_gaps_than_an_entry_may_make_are_given_up_in_several(
         path.write_bytes(data)
         await consume(rig, key, read_views)
         sizes: list[int] = []
-        commit = rig.log.commit
+        commit = rig.order.commit
 
         async def measured(commands: list[AcceptLoss]) -> object:
             sizes.extend(len(command.kept) // KEPT_FIELDS for command in commands)
@@ -134,7 +134,7 @@ def test_a_run_that_the_same_entry_commits_can_be_given_up(tmp_path: Path) -> No
     order = open_order(tmp_path)
     order.append([topic()])
     loss = AcceptLoss(partition_key=KEY, base_offset=0, end_offset=1, position=0, length=100, wal=1)
-    _, answer = order.append([commit(batch()), loss]).answers
+    _, answer = order.append([commit(batch()), loss]).outcome.answers
     assert answer == LossAccepted([0, 1])
     order.close()
 

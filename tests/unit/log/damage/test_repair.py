@@ -55,7 +55,7 @@ async def until_known(rig: Rig, count: int) -> None:
     """The losses are read in the pool, after the entry."""
     async with asyncio.timeout(30):
         while rig.log.lost_ranges.count != count:
-            await rig.log._in_pool(lambda: None)
+            await rig.log.reads.checks.in_pool(lambda: None)
 
 
 def test_the_status_of_losses_asks_no_database(
@@ -186,7 +186,7 @@ def test_apply_refuses_what_does_not_lie_within_the_run(tmp_path: Path) -> None:
         await rig.drain()
         (run,) = runs_of(rig, key)
         one = run.length // 4
-        before = rig.order.digest()[1]
+        before = rig.journal.digest()[1]
 
         def command(*kept: int, length: int = run.length) -> AcceptLoss:
             return AcceptLoss(

@@ -30,7 +30,7 @@ async def scanned(
         slept += seconds
         rig.clock.advance(seconds)
 
-    scrubber: Scrubber = rig.log._scrubber(rate, lambda: objects)
+    scrubber: Scrubber = rig.log.care._scrubber(rate, lambda: objects)
     sizes = rig.queries().partition_bytes(None)
     found = await scan(
         scrubber,

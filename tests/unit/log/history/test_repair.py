@@ -30,6 +30,7 @@ def repair_of(agent: ClusterAgent, folder: Path | None = None) -> HistoryRepair:
     return HistoryRepair(
         journal=agent.journal,
         archive=archive_of(cluster, f"repair{agent.agent_id}"),
+        order=agent.order,
         log=agent.log,
         view=agent.log._view,
         queries=lambda: agent.queries,
@@ -466,10 +467,10 @@ def test_a_repair_that_was_cut_goes_on_after_what_it_noted(tmp_path: Path) -> No
                 raise ConflictError("put", key, "cut here")
 
         cluster.store.before_put = cut
-        commit, survivor.log.commit = survivor.log.commit, _fails  # type: ignore[method-assign]
+        commit, survivor.order.commit = survivor.order.commit, _fails  # type: ignore[method-assign]
         with pytest.raises(NotFoundError):
             await repair_of(survivor).append()
-        cluster.store.before_put, survivor.log.commit = None, commit  # type: ignore[method-assign]
+        cluster.store.before_put, survivor.order.commit = None, commit  # type: ignore[method-assign]
         assert len(await survivor.read_all(keys[0])) == 2
         (report,) = await repair_of(survivor).append()
         assert report.closed

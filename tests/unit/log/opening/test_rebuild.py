@@ -12,7 +12,7 @@ from penstock.log.opening.rebuild import bases
 from penstock.log.upkeep import SNAPSHOTS_PREFIX
 from penstock.model.errors import CorruptDataError
 from penstock.model.ids import partition_key
-from penstock.order.local_order import Order
+from penstock.order.local_journal import LocalJournal
 from penstock.replica import JournalFiles
 from penstock.replica.dump import canonical_dump
 from penstock.system.files import PosixDevice
@@ -125,7 +125,7 @@ def test_an_older_copy_of_the_database_is_brought_to_the_journals_end(tmp_path: 
 
     async def early(rig: Rig) -> None:
         await rig.topic("early")
-        rig.order.checkpoint()
+        rig.journal.checkpoint()
 
     run_rig(data, early)
     settle(data / "metadata.sqlite")
@@ -277,7 +277,7 @@ def test_entries_that_the_database_alone_holds_force_a_snapshot(tmp_path: Path) 
     run_rig(tmp_path, fill)
     # Journaled in the database's own table, as releases before did.
     path = tmp_path / "metadata.sqlite"
-    Order.open(path, clock=ManualClock(now_ms=NOW), random=SystemRandom()).close()
+    LocalJournal.open(path, clock=ManualClock(now_ms=NOW), random=SystemRandom()).close()
     run_rig(tmp_path, keep, snapshot_entries=10**9, snapshot_interval_ms=10**12)
     path.unlink()
     run_rig(tmp_path, check)
@@ -287,7 +287,7 @@ def test_an_agent_keeps_its_id_without_its_database(tmp_path: Path) -> None:
     ids = []
 
     async def note(rig: Rig) -> None:
-        ids.append((rig.order.agent_id, rig.order.epoch, rig.order.cluster_id))
+        ids.append((rig.journal.agent_id, rig.journal.epoch, rig.journal.cluster_id))
 
     run_rig(tmp_path, note)
     (tmp_path / "metadata.sqlite").unlink()

@@ -26,7 +26,7 @@ from unit.log.opening.test_rebuild import check, fill, settle
 def with_checker(rig: Rig, **limits: int) -> Upkeep:
     """Upkeep as a server has it."""
     return Upkeep(
-        journal=rig.order,
+        journal=rig.journal,
         store=rig.store,
         scratch=rig.path / "scratch",
         clock=rig.clock,
@@ -81,7 +81,7 @@ def test_any_flipped_bit_is_found_or_changes_nothing(tmp_path: Path) -> None:
     states = []
 
     async def look(rig: Rig) -> None:
-        rig.order.commit()
+        rig.journal.commit()
         with closing(sqlite3.connect(path)) as connection:
             states.append(table_digests(connection))
 
@@ -111,7 +111,7 @@ def test_a_flipped_cell_of_a_running_server_is_found_by_the_check_that_is_due(
         assert (upkeep.check_count, upkeep.checked_position) == (0, 0)
         rig.clock.advance(86_400)
         await upkeep.run_once()
-        assert (upkeep.check_count, upkeep.checked_position) == (1, rig.order.position)
+        assert (upkeep.check_count, upkeep.checked_position) == (1, rig.journal.position)
         CHANGES["producers"](rig.path / "metadata.sqlite")
         await upkeep.run_once()
         assert upkeep.check_count == 1
@@ -130,7 +130,7 @@ def test_a_cell_that_is_in_an_unchecked_snapshot_is_not_made_again_of_it(tmp_pat
     async def flip(rig: Rig) -> None:
         upkeep = with_checker(rig, state_check_entries=10**9)
         await fill(rig)
-        rig.order.commit()
+        rig.journal.commit()
         CHANGES["producers"](rig.path / "metadata.sqlite")
         await upkeep.snapshot()
         rig.clock.advance(86_400)
@@ -156,7 +156,7 @@ def test_a_damaged_state_is_in_no_snapshot_that_is_checked(tmp_path: Path) -> No
         upkeep = with_checker(rig, state_check_entries=1)
         await fill(rig)
         before = {info.key async for info in rig.store.list(SNAPSHOTS_PREFIX)}
-        rig.order.commit()
+        rig.journal.commit()
         CHANGES["topics"](rig.path / "metadata.sqlite")
         with pytest.raises(StateDamagedError, match="topics"):
             await upkeep.snapshot()
@@ -175,13 +175,13 @@ def test_after_so_many_entries_the_state_is_checked_and_the_journal_trimmed(tmp_
             await rig.append(key, b"value")
             rig.clock.advance(61)
             await upkeep.run_once()
-            floors.append(rig.order.base_position)
+            floors.append(rig.journal.base_position)
             kept = sorted([info.key async for info in rig.store.list(SNAPSHOTS_PREFIX)])
             assert len(kept) <= 4
-            assert rig.order.base_position <= upkeep.checked_position
+            assert rig.journal.base_position <= upkeep.checked_position
         assert upkeep.check_count >= 3
         assert floors[45] == 0, "entries from the first on are kept for the first check"
-        assert 0 < floors[-1] < rig.order.position
+        assert 0 < floors[-1] < rig.journal.position
 
     run_rig(tmp_path, test)
 
@@ -199,7 +199,7 @@ def test_a_check_in_a_process_of_its_own_finds_the_same(
         topic = rig.view.topic("t")
         assert topic is not None
         await rig.append(partition_key(topic.topic_key, 0), b"more")
-        rig.order.commit()
+        rig.journal.commit()
         CHANGES["partitions"](rig.path / "metadata.sqlite")
         with pytest.raises(StateDamagedError, match="partitions"):
             await upkeep.snapshot()
@@ -251,7 +251,7 @@ def test_a_damaged_base_is_named_and_the_next_check_begins_after_it(
                 newest = max((rig.path / "objects" / SNAPSHOTS_PREFIX).iterdir())
                 newest.write_bytes(newest.read_bytes()[:-4096])
         assert (upkeep.check_count, upkeep.failed_check_count) == (3, 1)
-        assert upkeep.checked_position == rig.order.position
+        assert upkeep.checked_position == rig.journal.position
 
     run_rig(tmp_path, test)
     assert "the state can't be checked from position" in caplog.text
@@ -279,7 +279,7 @@ def test_a_damaged_index_is_found_by_the_check(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
         upkeep = with_checker(rig, state_check_entries=1)
         await fill(rig)
-        rig.order.checkpoint()
+        rig.journal.checkpoint()
         damage_an_index(rig.path / "metadata.sqlite")
         with pytest.raises(StateDamagedError, match="index"):
             await upkeep.snapshot()
@@ -296,11 +296,11 @@ def test_a_check_looks_at_the_database_too_and_not_only_at_the_snapshot_of_it(
     async def test(rig: Rig) -> None:
         await fill(rig)
         snapshot, path = rig.path / "whole.sqlite", rig.path / "metadata.sqlite"
-        info = rig.order.snapshot(snapshot)
-        assert rig.order.base_position == 0
+        info = rig.journal.snapshot(snapshot)
+        assert rig.journal.base_position == 0
         checker = StateChecker(root=rig.path, database=path, scratch=rig.path / "scratch")
         checker.check(snapshot, base=0, position=info.position)
-        rig.order.checkpoint()
+        rig.journal.checkpoint()
         damage_an_index(path)
         with pytest.raises(StateDamagedError, match="index"):
             checker.check(snapshot, base=0, position=info.position)

@@ -44,7 +44,7 @@ def test_each_step_of_a_deletion_may_be_the_last_before_a_crash(tmp_path: Path) 
 
 def test_orphans_are_deleted_and_what_may_still_be_named_is_not(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
-        agent, epoch = rig.order.agent_id, rig.order.epoch
+        agent, epoch = rig.journal.agent_id, rig.journal.epoch
         old = object_key(agent=agent, epoch=epoch - 1, n=1)
         in_flight = object_key(agent=agent, epoch=epoch, n=1)
         for key in (old, in_flight):
@@ -95,9 +95,9 @@ def test_a_large_topic_leaves_in_several_entries_and_its_objects_with_it(
         await rig.log.commit([DeleteTopic(topic_id=topic.topic_id)])
         assert rig.view.topic("t") is None
         assert await rig.log.keeper.condemn_unreferenced() == 0
-        before = rig.order.position
+        before = rig.journal.position
         assert await rig.log.keeper.clear_leftovers() == 7
-        assert rig.order.position - before == 4
+        assert rig.journal.position - before == 4
         assert await rig.log.keeper.condemn_unreferenced() == len(await stored(rig))
 
     run_rig(tmp_path, test)

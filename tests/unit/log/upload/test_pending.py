@@ -52,7 +52,7 @@ def test_they_equal_the_databases_whatever_is_stored_repeated_or_refused(tmp_pat
                 appends.append(batch(key, producer=(9, sequence), size=random.below(50)))
             await send(rig, appends)
             statuses |= {append.status for append in appends}
-            await rig.log.flush()
+            await rig.log.let_queries_find()
             kept = rig.log.uploader._pending
             assert kept.is_complete
             assert kept._runs == rig.queries().wal_runs()

@@ -360,7 +360,7 @@ def test_small_producers_share_frames(tmp_path: Path) -> None:
         agent = await cluster.agent(1, wal=True, durability="wal")
         (key,) = await agent.topic("t")
         await agent.append(key, b"first")
-        flusher = agent.log._wal.flusher
+        flusher = agent.log.own_wal.flusher
         assert flusher is not None
         before = flusher.flush_count
         answers = [agent.send((key, b"%d" % number)) for number in range(50)]

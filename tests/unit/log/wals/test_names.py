@@ -9,7 +9,7 @@ import pytest
 from crc32c import crc32c
 
 from penstock.log.opening.cluster import open_cluster_order
-from penstock.log.opening.embedded import open_order
+from penstock.log.opening.embedded import open_journal
 from penstock.log.wals.names import (
     CLUSTER_FILE,
     ID_FILE,
@@ -227,7 +227,7 @@ def fill(path: Path) -> None:
 
 
 def open_embedded(path: Path) -> None:
-    open_order(
+    open_journal(
         path / "metadata.sqlite", PosixDevice(path), clock=ManualClock(), random=SystemRandom()
     ).close()
 
@@ -277,7 +277,7 @@ def test_an_embedded_servers_wal_is_named_at_its_first_open(tmp_path: Path) -> N
     fill(tmp_path)
     (tmp_path / ID_FILE).unlink()
     whole = contents(tmp_path)
-    order = open_order(
+    order = open_journal(
         tmp_path / "metadata.sqlite",
         PosixDevice(tmp_path),
         clock=ManualClock(),

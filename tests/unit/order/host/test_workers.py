@@ -23,8 +23,10 @@ from penstock.order.host.hub import WorkerHub
 from penstock.order.host.messages import pack_changes, unpack_changes
 from penstock.order.host.order import HostOrder
 from penstock.order.host.streams import socket_path
-from penstock.order.local_order import Order
+from penstock.order.local_journal import LocalJournal
+from penstock.replica import Applied
 from penstock.state.answers import AnyAnswer, JobOpened, Refused, TopicCreated
+from penstock.state.apply.machine import EntryOutcome, Standing
 from penstock.state.changes import AgentSeen, Change, HeadMoved
 from penstock.state.commands import AnyCommand, CreateTopic, Noop
 from penstock.state.levels import LevelNotOnError
@@ -50,7 +52,7 @@ class Writer:
         self.doubts = False
 
     async def start(self) -> None:
-        self.order = Order.open(
+        self.order = LocalJournal.open(
             self.folder / "metadata.sqlite",
             clock=SystemClock(),
             random=SeededRandom(1),
@@ -73,13 +75,13 @@ class Writer:
             self.refusals -= 1
             raise RetryableError("append", "log", "the disk is full")
         applied = self.order.append(commands)
-        self.hub.publish(applied.position, applied.time_ms, applied.changes)
+        self.hub.publish(applied)
         if self.lost_replies:
             self.lost_replies -= 1
             await self.die()
             await self.start()
             raise asyncio.CancelledError
-        return applied.answers
+        return applied.outcome.answers
 
     async def flush(self) -> int:
         return self.order.commit()
@@ -113,7 +115,7 @@ class Worker:
     async def start(self) -> None:
         await self.order.open()
         await self.order.start(
-            on_applied=lambda applied: [self.view.apply(one.changes) for one in applied],
+            on_applied=lambda applied: [self.view.apply(one.outcome.changes) for one in applied],
             on_reset=self.reset,
             on_stopped=self.stopped.append,
         )
@@ -364,7 +366,8 @@ async def test_a_socket_of_another_user_is_refused(
 async def test_a_worker_that_cannot_follow_says_that_it_is_over(tmp_path: Path) -> None:
     async with host(tmp_path, workers=1) as (writer, (worker,)):
         worker.view = None  # type: ignore[assignment] # whatever comes can't be applied
-        writer.hub.publish(writer.order.position + 1, 1, [HeadMoved(PartitionKey(1), 0, 1)])
+        outcome = EntryOutcome(Standing.APPLIED, [], [HeadMoved(PartitionKey(1), 0, 1)])
+        writer.hub.publish(Applied(writer.order.position + 1, 1, outcome))
         for _ in range(500):
             if worker.stopped:
                 break
@@ -384,7 +387,7 @@ def test_a_worker_that_died_keeps_nothing_from_the_others(
             await asyncio.sleep(0.05)
             writer.hub._followers |= {dead, living}
             applied = writer.order.append([topic("told")])
-            writer.hub.publish(applied.position, applied.time_ms, applied.changes)
+            writer.hub.publish(applied)
             for worker in (first, second):
                 await worker.order.commit([topic(f"mine-{worker.order.agent_id}")])
                 await worker.order.confirm_head()

@@ -45,7 +45,7 @@ def test_any_sequence_of_commands_equals_the_twin_and_its_replay(data: st.DataOb
         twin.level = level
         for topic_id, topic_name in zip(IDS[:2], "tu", strict=True):
             created = CreateTopic(name=topic_name, topic_id=topic_id, partitions=2)
-            view.apply(order.append([created]).changes)
+            view.apply(order.append([created]).outcome.changes)
             twin.apply(created, clock.ms)
         for _ in range(data.draw(st.integers(1, 14), label="entries")):
             steps = st.integers(-2, 3) | st.sampled_from([-20_000, 20_000])
@@ -66,8 +66,8 @@ def test_any_sequence_of_commands_equals_the_twin_and_its_replay(data: st.DataOb
                 commands.append(data.draw(strategy))
             applied = order.append(commands)
             expected = [blunt(twin.apply(command, applied.time_ms)) for command in commands]
-            assert [blunt(answer) for answer in applied.answers] == expected
-            view.apply(applied.changes)
+            assert [blunt(answer) for answer in applied.outcome.answers] == expected
+            view.apply(applied.outcome.changes)
             assert_equal_to_twin(queries, view, twin)
         entries = list(order.journal_after(0))
         digest = order.digest()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import CorruptDataError, NotFoundError
-from penstock.order.local_order import Order
+from penstock.order.local_journal import LocalJournal
 from penstock.state.commands import (
     CommitOffsets,
     CondemnObjects,
@@ -21,7 +21,7 @@ from unit.state.orders import KEY, TOPIC_ID, TestClock, batch, commit, open_orde
 
 
 @pytest.fixture
-def order(tmp_path: Path) -> Iterator[Order]:
+def order(tmp_path: Path) -> Iterator[LocalJournal]:
     found = open_order(tmp_path, TestClock(5_000))
     found.append([topic()])
     yield found
@@ -29,13 +29,15 @@ def order(tmp_path: Path) -> Iterator[Order]:
 
 
 @pytest.fixture
-def queries(order: Order) -> Iterator[Queries]:
+def queries(order: LocalJournal) -> Iterator[Queries]:
     found = Queries(order._replica.path)
     yield found
     found.close()
 
 
-def test_runs_come_from_objects_first_and_then_from_the_wal(order: Order, queries: Queries) -> None:
+def test_runs_come_from_objects_first_and_then_from_the_wal(
+    order: LocalJournal, queries: Queries
+) -> None:
     order.append([commit(batch(4))])
     order.append([commit(batch(4), position=1000)])
     order.append([store(queries.wal_runs()[:1])])
@@ -48,7 +50,7 @@ def test_runs_come_from_objects_first_and_then_from_the_wal(order: Order, querie
     assert queries.runs_from(KEY, 8, limit=9) == []
 
 
-def test_the_runs_of_an_object_come_by_position(order: Order, queries: Queries) -> None:
+def test_the_runs_of_an_object_come_by_position(order: LocalJournal, queries: Queries) -> None:
     for position in (0, 1000, 2000):
         order.append([commit(batch(4), position=position)])
     first, between, last = queries.wal_runs()
@@ -61,7 +63,7 @@ def test_the_runs_of_an_object_come_by_position(order: Order, queries: Queries) 
 
 
 def test_the_last_generation_is_known_when_its_runs_have_moved(
-    order: Order, queries: Queries
+    order: LocalJournal, queries: Queries
 ) -> None:
     order.append([commit(batch(4), wal=7)])
     order.append([store(queries.wal_runs())])
@@ -69,7 +71,9 @@ def test_the_last_generation_is_known_when_its_runs_have_moved(
     assert queries.last_wal_generation() == 7
 
 
-def test_an_object_goes_through_condemned_to_forgotten(order: Order, queries: Queries) -> None:
+def test_an_object_goes_through_condemned_to_forgotten(
+    order: LocalJournal, queries: Queries
+) -> None:
     order.append([commit(batch(4))])
     order.append([store(queries.wal_runs())])
     order.append([CondemnObjects(keys=["o1"])])
@@ -85,7 +89,7 @@ def test_an_object_goes_through_condemned_to_forgotten(order: Order, queries: Qu
 
 
 def test_producers_are_paged_and_expire_unless_they_wrote_again(
-    order: Order, queries: Queries
+    order: LocalJournal, queries: Queries
 ) -> None:
     order.append([commit(*[batch(1, producer=(number, 0, 0)) for number in range(5)])])
     first = queries.producers_page((-1, -1), limit=2)
@@ -100,7 +104,7 @@ def test_producers_are_paged_and_expire_unless_they_wrote_again(
     assert (left.producer_id, left.last_sequence, left.last_timestamp) == (3, 1, 6_000)
 
 
-def test_groups_are_paged(order: Order, queries: Queries) -> None:
+def test_groups_are_paged(order: LocalJournal, queries: Queries) -> None:
     for number in range(4):
         order.append(
             [
@@ -118,7 +122,7 @@ def test_groups_are_paged(order: Order, queries: Queries) -> None:
 
 
 def test_an_offset_commit_makes_a_group_that_is_empty_since_then(
-    order: Order, queries: Queries
+    order: LocalJournal, queries: Queries
 ) -> None:
     order.append(
         [
@@ -142,7 +146,7 @@ def test_a_file_that_is_not_there_or_not_ours_is_refused(tmp_path: Path) -> None
         Queries(tmp_path / "empty")
 
 
-def test_position_and_time_are_the_orders(order: Order, queries: Queries) -> None:
+def test_position_and_time_are_the_orders(order: LocalJournal, queries: Queries) -> None:
     applied = order.append([])
     assert (queries.position(), queries.time_ms()) == (applied.position, applied.time_ms)
     assert queries.cluster_id() == order.cluster_id

@@ -51,7 +51,7 @@ def test_following_equals_loading(tmp_path: Path, restores: int) -> None:
         [AlterClusterConfigs(set={"log.retention.ms": "5"})],
         [commit(batch(2), position=100), DeleteTopic(topic_id=TOPIC_ID)],
     ):
-        view.apply(order.append(commands).changes)
+        view.apply(order.append(commands).outcome.changes)
         assert shown(view) == shown(StateView.load(queries))
     assert [found.name for found in view.topics()] == ["other"]
     assert view.head(KEY) is None
@@ -63,11 +63,11 @@ def test_following_equals_loading(tmp_path: Path, restores: int) -> None:
 def test_a_topic_is_found_by_name_id_and_key_until_it_is_deleted(tmp_path: Path) -> None:
     order = open_order(tmp_path)
     view = StateView()
-    view.apply(order.append([topic()]).changes)
+    view.apply(order.append([topic()]).outcome.changes)
     found = view.topic("t")
     assert found is not None
     assert found is view.topic_by_id(TOPIC_ID) is view.topic_by_key(TopicKey(1))
-    view.apply(order.append([DeleteTopic(topic_id=TOPIC_ID)]).changes)
+    view.apply(order.append([DeleteTopic(topic_id=TOPIC_ID)]).outcome.changes)
     assert view.topic("t") is view.topic_by_id(TOPIC_ID) is view.topic_by_key(TopicKey(1)) is None
     order.close()
 
@@ -76,12 +76,12 @@ def test_the_generation_grows_with_topics_and_configs_and_not_with_records(tmp_p
     order = open_order(tmp_path)
     queries = Queries(tmp_path / "metadata.sqlite")
     view = StateView()
-    view.apply(order.append([topic()]).changes)
+    view.apply(order.append([topic()]).outcome.changes)
     generation = view.generation
-    view.apply(order.append([commit(batch(3))]).changes)
-    view.apply(order.append([store(queries.wal_runs())]).changes)
+    view.apply(order.append([commit(batch(3))]).outcome.changes)
+    view.apply(order.append([store(queries.wal_runs())]).outcome.changes)
     assert view.generation == generation
-    view.apply(order.append([AlterClusterConfigs(set={"a": "b"})]).changes)
+    view.apply(order.append([AlterClusterConfigs(set={"a": "b"})]).outcome.changes)
     assert view.generation == generation + 1
     queries.close()
     order.close()

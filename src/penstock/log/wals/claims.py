@@ -23,7 +23,7 @@ from penstock.log.wals.names import (
     write_wal_name,
 )
 from penstock.model.errors import ConflictError, RetryableError
-from penstock.order.committer import Committer
+from penstock.order.port import Committer
 from penstock.ports.device import Device
 from penstock.ports.random import Random
 from penstock.state.answers import Refusal, Refused, WalClaimed
@@ -58,7 +58,7 @@ class WalFolder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnWal:
+class ClaimedWal:
     """A claimed WAL, ready to be written. `runs` lie in it from before, some perhaps damaged: see
     `writer.recovery`."""
 
@@ -86,7 +86,7 @@ class TakenWal:
 
 async def claim_own_wal(
     folder: WalFolder, *, committer: Committer, queries: Callable[[], Queries], pool: Executor
-) -> OwnWal:
+) -> ClaimedWal:
     """Claim this agent's directory in its epoch, and recover it.
 
     One that another agent took over, and has emptied, becomes another WAL: its old id stays the
@@ -114,7 +114,7 @@ async def claim_own_wal(
         )
         claimed = await _claim(wal_id, committer)
 
-    def recover() -> OwnWal:
+    def recover() -> ClaimedWal:
         runs = queries().wal_runs(claimed.wal_key)
         writer = WalWriter.open(
             folder.device,
@@ -131,7 +131,7 @@ async def claim_own_wal(
                 " moved the records to segments, penstock repair --history names the segments",
                 len(lost),
             )
-        return OwnWal(
+        return ClaimedWal(
             wal_key=claimed.wal_key,
             writer=writer,
             reader=WalReader(folder.device, lost=lost),
