@@ -123,14 +123,20 @@ def connect_reader(path: Path) -> sqlite3.Connection:
 
 
 def check_versions(
-    connection: sqlite3.Connection, path: Path, *, application_id: int, format_version: int
+    connection: sqlite3.Connection,
+    path: Path,
+    *,
+    application_id: int,
+    format_version: int,
+    oldest_version: int = 0,
 ) -> bool:
     """Whether the file has been created; refuses what this release can't read.
 
     Returns:
         False for a file without any table, which is to be created.
     Raises:
-        InvalidRequestError: the file belongs to another program or to a newer release.
+        InvalidRequestError: the file belongs to another program or to a newer release, or it is of
+            a version below the oldest.
     """
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     found_id = pragma_integer(connection, "application_id")
@@ -151,7 +157,24 @@ def check_versions(
             f"format version {found_version}, this release knows {format_version}",
             "open it with the release that wrote it, or a later one",
         )
+    refuse_older(str(path), found_version, oldest=oldest_version, newest=format_version)
     return True
+
+
+def refuse_older(subject: str, found: int, *, oldest: int, newest: int) -> None:
+    """Refuse a format version that only builds from before the first release wrote.
+
+    Raises:
+        InvalidRequestError: the version is below the oldest.
+    """
+    if found < oldest:
+        raise InvalidRequestError(
+            "open",
+            subject,
+            f"format version {found}, this release opens versions {oldest} to {newest}",
+            "only builds from before the first release wrote it: consume the records with that "
+            "build, and produce them to a new log",
+        )
 
 
 def pragma_integer(connection: sqlite3.Connection, name: str) -> int:

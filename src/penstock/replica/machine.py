@@ -19,6 +19,8 @@ class StateMachine(Protocol[OutcomeT_co]):
     """SQLite's `application_id` of the machine's databases; tells them from other programs'."""
     format_version: int
     """Version of tables and entries; SQLite's `user_version`."""
+    oldest_version: int
+    """The oldest version that `migrate` brings to this one."""
 
     def create(self, connection: sqlite3.Connection) -> None:
         """Create the tables, inside a transaction."""

@@ -111,6 +111,7 @@ class Replica(Generic[OutcomeT]):
                 path,
                 application_id=machine.application_id,
                 format_version=machine.format_version,
+                oldest_version=machine.oldest_version,
             )
             if not exists:
                 create_tables(connection, machine)

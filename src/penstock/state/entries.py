@@ -44,6 +44,7 @@ def decode_entry(body: bytes, *, position: int) -> Entry:
     Raises:
         CorruptDataError: an unknown version or command, or damaged bytes. An agent that meets
             one stops; an entry is never skipped.
+        InvalidRequestError: a newer release's row that says where a journal begins.
     """
     if is_beginning(body):
         raise CorruptDataError(

@@ -3,36 +3,18 @@
 import sqlite3
 from typing import Final
 
+from penstock.replica.database import refuse_older
 from penstock.state.schema import (
-    CLEAN,
     DIGESTS,
-    GROUP_SHARDS,
-    LEADER_EPOCHS,
+    FORMAT_VERSION,
     LEFTOVERS,
     LOST_HISTORIES,
     LOST_RANGES,
-    PIPELINE_JOBS,
+    OLDEST_VERSION,
     REBUILT_RANGES,
-    TABLE_PROGRESS,
-    WALS,
-    WRITERS,
 )
 
 _STEPS: Final[dict[int, tuple[str, ...]]] = {
-    # 1 to 2: the cluster. Columns are added at the end, with what a new file's rows would have.
-    1: (
-        "ALTER TABLE agents ADD COLUMN peer TEXT NOT NULL DEFAULT ''",
-        "ALTER TABLE agents ADD COLUMN level_max INTEGER NOT NULL DEFAULT 1",
-        "ALTER TABLE agents ADD COLUMN status INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE objects ADD COLUMN raw INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE objects ADD COLUMN origin TEXT NOT NULL DEFAULT ''",
-        WALS,
-        GROUP_SHARDS,
-    ),
-    # 2 to 3: the pipeline.
-    2: (PIPELINE_JOBS, WRITERS, TABLE_PROGRESS, CLEAN),
-    # 3 to 4: leader epochs. An older state is of epoch 0, which needs no rows.
-    3: (LEADER_EPOCHS,),
     # 4 to 5: integrity. Of what an older release stored no sums are known.
     4: (
         "ALTER TABLE wal_runs ADD COLUMN sum INTEGER",
@@ -47,7 +29,12 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
 
 
 def migrate(connection: sqlite3.Connection, from_version: int) -> None:
-    """Execute the steps from a version to this release's, inside the caller's transaction."""
+    """Execute the steps from a version to this release's, inside the caller's transaction.
+
+    Raises:
+        InvalidRequestError: the version is below the oldest that is opened.
+    """
+    refuse_older("the state", from_version, oldest=OLDEST_VERSION, newest=FORMAT_VERSION)
     for version in sorted(_STEPS):
         if version >= from_version:
             for statement in _STEPS[version]:

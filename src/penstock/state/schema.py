@@ -7,6 +7,8 @@ APPLICATION_ID: Final = 0x50454E53
 FORMAT_VERSION: Final = 5
 """Raised by any change of a table here or of what an entry's bytes mean; `migration` brings
 older files to it."""
+OLDEST_VERSION: Final = 4
+"""The oldest format version that is opened. Versions 1 to 3 are refused: no release wrote them."""
 FEATURE_LEVEL_MAX: Final = 4
 """The newest semantics of apply that this release knows. 1: the embedded log; 2: the cluster;
 3: the pipeline; 4: integrity."""

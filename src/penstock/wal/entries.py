@@ -54,7 +54,7 @@ def entries_after(device: Device, position: int, *, sync: bool = True) -> Iterat
             may only have been written, and the caller that applies it builds on it.
 
     Raises:
-        NewerWalError: a newer release wrote a file's header.
+        OtherWalVersionError: a file is of another version.
         CorruptDataError: an entry is damaged or missing; names file and position. A frame that
             was being written when the power went is none: it ends the entries.
     """
@@ -132,14 +132,14 @@ def _entries_of(file: File, used: _Used, after: int, following: _Used | None) ->
             passed = passed or (at, fault)
             at, number = found[0], found[1].number
             continue
-        end = at + header.header_bytes + header.length
+        end = at + FRAME_HEADER_BYTES + header.length
         if header.position > last:
             # Refused when it was written, and its place was given to another one.
             if following is not None and header.position >= following.first_position:
                 break
             if passed is not None and header.position != last + 1:
                 break
-            body = bytes(window.read(at + header.header_bytes, header.length))
+            body = bytes(window.read(at + FRAME_HEADER_BYTES, header.length))
             if len(body) < header.length or crc32c(body) != header.payload_crc:
                 fault = f"CRC-32C of a payload of {header.length} bytes differs"
                 next_at = align_frame(end)

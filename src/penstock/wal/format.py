@@ -12,7 +12,7 @@ from crc32c import crc32c
 from penstock.model.errors import CorruptDataError
 
 VERSION: Final = 2
-"""Version that is written; version 1, whose frames carry no entry, is read for ever."""
+"""The version that is written and read. Version 1, which no release wrote, is refused."""
 PAGE_BYTES: Final = 4096
 """The header page, and what a write is padded to, so that the kernel reads nothing before it."""
 
@@ -23,22 +23,23 @@ FRAMES_START: Final = PAGE_BYTES
 
 _FILE_MAGIC: Final = b"PWAL"
 _FRAME_MAGIC: Final = b"PFRM"
-_FILE_FIELDS_1: Final = struct.Struct(">4sB3xQQ")
 _FILE_FIELDS: Final = struct.Struct(">4sB3xQQQ")
-_FRAME_FIELDS_1: Final = struct.Struct(">4sB3xQQII4x")
 _FRAME_FIELDS: Final = struct.Struct(">4sB3xQQIIIQQ")
 _CRC: Final = struct.Struct(">I")
+_FILE_BYTES_1: Final = 24
+_FRAME_BYTES_1: Final = 36
+"""Bytes of headers of version 1 before their CRC-32C, which tells such a header, that is
+refused, from a damaged one."""
 _RESERVED_BYTES: Final = bytes(3)
 
 FILE_HEADER_BYTES: Final = _FILE_FIELDS.size + _CRC.size
 FRAME_HEADER_BYTES: Final = _FRAME_FIELDS.size + _CRC.size
-FRAME_HEADER_BYTES_1: Final = _FRAME_FIELDS_1.size + _CRC.size
 FRAME_MAGIC: Final = _FRAME_MAGIC
 _BLANK: Final = bytes(FILE_HEADER_BYTES)
 _FRAME_LENGTH_MAX: Final = (1 << 32) - 1
 
 
-class NewerWalError(CorruptDataError):
+class OtherWalVersionError(CorruptDataError):
     """A header is whole, and of a version that this release doesn't know: no damage, and nothing of
     it may be read, cut or used again."""
 
@@ -48,13 +49,12 @@ class FileHeader:
     """Fields of a header page. Generation 0: the file was never used.
 
     `first_position`: the journal position that was next when the generation began: every entry
-    in older generations that counts is below it. 0 in version 1, which has no entries.
+    in older generations that counts is below it; 0 where frames carry no entries.
     """
 
     generation: int
     file_bytes: int
     first_position: int = 0
-    version: int = VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,6 @@ class FrameHeader:
     entry_length: int = 0
     position: int = 0
     time_ms: int = 0
-    header_bytes: int = FRAME_HEADER_BYTES
 
 
 def frame_bytes_max(file_bytes: int) -> int:
@@ -96,7 +95,7 @@ def decode_file_header(data: bytes, *, subject: str) -> FileHeader:
     """Parse a header page, or its first FILE_HEADER_BYTES.
 
     Raises:
-        NewerWalError: a newer release wrote it.
+        OtherWalVersionError: it is of a version that this release doesn't know.
         CorruptDataError: naming `subject`.
     """
     if len(data) < FILE_HEADER_BYTES:
@@ -107,14 +106,10 @@ def decode_file_header(data: bytes, *, subject: str) -> FileHeader:
         raise _corrupt(subject, "this isn't a WAL file: its magic differs")
     if not _file_crc_is_right(data):
         raise _corrupt(subject, "CRC-32C of the file header differs")
-    version = data[4]
-    if version not in (1, VERSION) or data[5:8] != _RESERVED_BYTES:
-        raise _unknown_version(subject, version)
-    if version == 1:
-        _, _, generation, file_bytes = _FILE_FIELDS_1.unpack_from(data)
-        return FileHeader(generation, file_bytes, 0, version)
+    if data[4] != VERSION or data[5:8] != _RESERVED_BYTES:
+        raise _unknown_version(subject, data[4])
     _, _, generation, file_bytes, first_position = _FILE_FIELDS.unpack_from(data)
-    return FileHeader(generation, file_bytes, first_position, version)
+    return FileHeader(generation, file_bytes, first_position)
 
 
 def generation_of(data: bytes) -> int | None:
@@ -126,7 +121,7 @@ def generation_of(data: bytes) -> int | None:
 
 
 def _file_crc_is_right(data: bytes) -> bool:
-    size = _FILE_FIELDS_1.size if data[4] == 1 else _FILE_FIELDS.size
+    size = _FILE_BYTES_1 if data[4] == 1 else _FILE_FIELDS.size
     expected: int = _CRC.unpack_from(data, size)[0]
     return crc32c(data[:size]) == expected
 
@@ -157,24 +152,19 @@ def encode_frame_header(
 
 
 def decode_frame_header(data: bytes, *, subject: str) -> FrameHeader:
-    """Parse the first bytes of a frame, FRAME_HEADER_BYTES of them or, in version 1, fewer.
+    """Parse the first FRAME_HEADER_BYTES of a frame.
 
     Raises:
-        NewerWalError: a newer release wrote it.
+        OtherWalVersionError: it is of a version that this release doesn't know.
         CorruptDataError: naming `subject`.
     """
     if len(data) < FRAME_HEADER_BYTES:
         raise _corrupt(subject, f"{len(data)} bytes, a frame header has {FRAME_HEADER_BYTES}")
     if data[:4] != _FRAME_MAGIC:
         raise _corrupt(subject, "no frame begins here: its magic differs")
-    fields = _FRAME_FIELDS_1 if data[4] == 1 else _FRAME_FIELDS
-    if crc32c(data[: fields.size]) != _CRC.unpack_from(data, fields.size)[0]:
+    size = _FRAME_BYTES_1 if data[4] == 1 else _FRAME_FIELDS.size
+    if crc32c(data[:size]) != _CRC.unpack_from(data, size)[0]:
         raise _corrupt(subject, "CRC-32C of the frame header differs")
-    if data[4] == 1:
-        _, _, generation, number, length, payload_crc = _FRAME_FIELDS_1.unpack_from(data)
-        return FrameHeader(
-            generation, number, length, payload_crc, header_bytes=FRAME_HEADER_BYTES_1
-        )
     if data[4] != VERSION:
         raise _unknown_version(subject, data[4])
     _, _, *values = _FRAME_FIELDS.unpack_from(data)
@@ -188,10 +178,13 @@ def _corrupt(subject: str, detail: str) -> CorruptDataError:
     return CorruptDataError("read WAL", subject, detail)
 
 
-def _unknown_version(subject: str, version: int) -> NewerWalError:
-    return NewerWalError(
+def _unknown_version(subject: str, version: int) -> OtherWalVersionError:
+    return OtherWalVersionError(
         "read WAL",
         subject,
-        f"version {version}, this release knows {VERSION} and older",
-        "open it with the release that wrote it, or a later one",
+        f"WAL version {version}, this release knows version {VERSION}",
+        "only builds from before the first release wrote it: consume the records with that build, "
+        "and produce them to a new log"
+        if version < VERSION
+        else "open it with the release that wrote it, or a later one",
     )

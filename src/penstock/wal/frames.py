@@ -38,7 +38,7 @@ def whole_frames(device: Device) -> Iterator[tuple[FrameHeader, memoryview]]:
                     if following is None:
                         break
                     at, header = following
-                payload = at + header.header_bytes
+                payload = at + FRAME_HEADER_BYTES
                 body = window.read(payload, header.length)
                 if len(body) < header.length:
                     break

@@ -16,7 +16,7 @@ from penstock.wal.format import (
     FRAME_HEADER_BYTES,
     FRAMES_START,
     FileHeader,
-    NewerWalError,
+    OtherWalVersionError,
     decode_file_header,
     decode_frame_header,
 )
@@ -82,7 +82,7 @@ def find_files(device: Device) -> list[FoundFile]:
     """All WAL files with their headers, by number.
 
     Raises:
-        NewerWalError: a newer release wrote one.
+        OtherWalVersionError: a file is of another version.
     """
     found = []
     for entry in device.list(FOLDER):
@@ -111,7 +111,7 @@ def _look_at(device: Device, name: str, number: int) -> FoundFile:
         header: FileHeader | None = None
         try:
             header = decode_file_header(head, subject=name)
-        except NewerWalError:
+        except OtherWalVersionError:
             raise
         except CorruptDataError:
             found = next_frame(file, FRAMES_START, generation=None, number=0)
@@ -157,7 +157,7 @@ def recover(device: Device, *, named: Mapping[int, int], file_bytes: int) -> Rec
         file_bytes: the size that files have now; free ones of another size are removed.
 
     Raises:
-        NewerWalError: a newer release wrote what is named.
+        OtherWalVersionError: what is named is of another version.
     """
     is_changed = False
     for entry in device.list(FOLDER):

@@ -18,7 +18,7 @@ from penstock.wal.format import (
     FRAME_MAGIC,
     FRAMES_START,
     FrameHeader,
-    NewerWalError,
+    OtherWalVersionError,
     align_frame,
     decode_frame_header,
 )
@@ -65,7 +65,7 @@ def walk_named_frames(device: Device, name: str, *, generation: int, named_end: 
         named_end: exclusive, the byte position after the last byte that the state names.
 
     Raises:
-        NewerWalError: a newer release wrote it.
+        OtherWalVersionError: the file is of another version.
     """
     file = device.open(name)
     try:
@@ -139,7 +139,7 @@ class _Walk:
                 self._damaged(at, found[0], fault)
                 at, number = found[0], found[1].number
                 continue
-            reached = at + header.header_bytes + header.length
+            reached = at + FRAME_HEADER_BYTES + header.length
             self._check_payload(at, header)
             at, number = align_frame(reached), number + 1
         if reached < self._named_end:
@@ -155,7 +155,7 @@ class _Walk:
             header = decode_frame_header(
                 bytes(self._window.read(at, FRAME_HEADER_BYTES)), subject=self._name
             )
-        except NewerWalError:
+        except OtherWalVersionError:
             raise
         except CorruptDataError as error:
             return None, error.detail
@@ -167,7 +167,7 @@ class _Walk:
         return header, ""
 
     def _check_payload(self, at: int, header: FrameHeader) -> None:
-        payload = at + header.header_bytes
+        payload = at + FRAME_HEADER_BYTES
         reached = payload + header.length
         following = align_frame(reached)
         body = self._window.read(payload, following - payload)
@@ -199,7 +199,7 @@ class _Walk:
             if header is None or (header.generation, header.number) != (self._generation, number):
                 return
             self._walk.cut_frames += 1
-            at = align_frame(at + header.header_bytes + header.length)
+            at = align_frame(at + FRAME_HEADER_BYTES + header.length)
             number += 1
 
 

@@ -96,7 +96,7 @@ class WalWriter:
             fsync: false skips every fdatasync, and nothing else.
 
         Raises:
-            NewerWalError: a newer release wrote what is there.
+            OtherWalVersionError: what is there is of another version.
             InvalidRequestError: sizes that can't be.
         """
         if file_bytes % PAGE_BYTES or file_bytes < 2 * PAGE_BYTES or bytes_max < file_bytes:

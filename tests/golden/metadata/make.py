@@ -76,7 +76,7 @@ def restore_nothing(path: Path) -> None:
 
 
 def fill_embedded(directory: Path) -> int:
-    """What version 1 has, too; the agent's id."""
+    """Fill what an embedded log has; the agent's id."""
     order = open_order(directory, TestClock(5_000))
     order.append([topic("flights", partitions=4)])
     order.append([commit(batch(10, producer=(5, 0, 0)), crcs=[0xAAAA])])

@@ -22,7 +22,7 @@ from penstock.recovery.verify import Finding
 from penstock.segment import FOOTER_BYTES, parse_job_key
 from penstock.state.answers import BatchStatus
 from penstock.state.read.queries import Queries
-from penstock.state.schema import FORMAT_VERSION
+from penstock.state.schema import FORMAT_VERSION, OLDEST_VERSION
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
 from penstock.testing.clock import ManualClock
@@ -62,13 +62,13 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[s
 
 def test_there_is_one_per_version_and_they_are_small() -> None:
     assert [path.name for path in ARCHIVES] == [
-        f"version-{version}.tar.gz" for version in range(1, FORMAT_VERSION + 1)
+        f"version-{version}.tar.gz" for version in range(OLDEST_VERSION, FORMAT_VERSION + 1)
     ]
     assert sum(path.stat().st_size for path in GOLDEN.iterdir() if path.is_file()) < 360 << 10
 
 
-def test_what_jobs_left_in_version_3_is_known(tmp_path: Path) -> None:
-    data = unpacked(GOLDEN / "version-3.tar.gz", tmp_path)
+def test_what_jobs_left_in_version_4_is_known(tmp_path: Path) -> None:
+    data = unpacked(GOLDEN / "version-4.tar.gz", tmp_path)
 
     async def test(rig: Rig) -> None:
         queries = rig.queries()
@@ -80,7 +80,7 @@ def test_what_jobs_left_in_version_3_is_known(tmp_path: Path) -> None:
         ]
         assert [job.last_n for job in queries.pipeline_jobs()] == [1]
         jobs = [row for row in queries.objects("", 99) if parse_job_key(row.key)]
-        assert [(row.live_runs, row.raw) for row in jobs] == [(1, 1), (1, 0)]
+        assert [(row.live_runs, row.raw) for row in jobs] == [(1, 2), (1, 0)]
 
     run_rig(data, test)
 
@@ -164,9 +164,8 @@ def found(data: Path) -> list[Finding]:
 
 
 def test_what_the_database_lacks_is_in_the_wal(tmp_path: Path) -> None:
-    """From version 2 on."""
     data = unpacked(ARCHIVES[-1], tmp_path)
-    expected = json.loads((GOLDEN / "version-2.json").read_text())
+    expected = json.loads((GOLDEN / "version-5.json").read_text())
     with closing(Queries(data / "metadata.sqlite")) as queries:
         position = queries.position()
         assert "late" not in {name for _, _, name, _, _ in queries.topic_rows()}
@@ -176,7 +175,10 @@ def test_what_the_database_lacks_is_in_the_wal(tmp_path: Path) -> None:
     assert [value for _, value in late] == ["late 0", "late 1", "late 2"]
 
 
-def test_a_newer_releases_wal_is_refused_by_both_versions(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "crc_at"), [(3, 52), (1, 36)])
+def test_another_versions_wal_is_refused_by_both_versions(
+    tmp_path: Path, version: int, crc_at: int
+) -> None:
     data = unpacked(ARCHIVES[-1], tmp_path)
     with closing(Queries(data / "metadata.sqlite")) as queries:
         named = {run.generation for run in queries.wal_runs()}
@@ -184,16 +186,18 @@ def test_a_newer_releases_wal_is_refused_by_both_versions(tmp_path: Path) -> Non
         content = bytearray(path.read_bytes())
         if int.from_bytes(content[8:16], "big") in named:
             # The first frame: magic, then the version; its own CRC is right.
-            content[4096 + 4] += 1
-            content[4096 + 52 : 4096 + 56] = crc32c(content[4096 : 4096 + 52]).to_bytes(4, "big")
+            content[4096 + 4] = version
+            end = 4096 + crc_at
+            content[end : end + 4] = crc32c(content[4096:end]).to_bytes(4, "big")
             path.write_bytes(content)
 
     async def nothing(_: Rig) -> None:
         pass
 
-    with pytest.raises(CorruptDataError, match="version 3, this release knows 2 and older"):
+    said = f"version {version}, this release knows version 2"
+    with pytest.raises(CorruptDataError, match=said):
         run_rig(data, nothing)
-    assert {"version 3, this release knows 2 and older" in f.detail for f in found(data)} == {True}
+    assert {said in finding.detail for finding in found(data)} == {True}
 
 
 def test_a_newer_releases_segment_is_refused_by_both_versions(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ class Counters:
 
     application_id = APPLICATION_ID
     format_version = 1
+    oldest_version = 1
 
     def __init__(self) -> None:
         self.cache: dict[str, int] = {}

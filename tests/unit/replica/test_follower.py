@@ -37,6 +37,7 @@ class Notes:
 
     application_id = 0x74657374
     format_version = 1
+    oldest_version = 1
 
     def __init__(self) -> None:
         self.on_apply: Callable[[bytes], None] = lambda _: None

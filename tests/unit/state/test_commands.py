@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.model.errors import CorruptDataError
+from penstock.model.errors import CorruptDataError, InvalidRequestError
 from penstock.state.answers import AnyAnswer, Refusal, Relayed, decode_answers, encode_answers
 from penstock.state.apply.machine import HANDLERS
 from penstock.state.commands import AnyCommand, Relay
@@ -71,9 +71,10 @@ def test_apply_knows_every_command() -> None:
     assert set(HANDLERS) == set(COMMANDS)
 
 
+@example(b"\xff\x02")
 @given(st.binary(max_size=64))
 def test_any_bytes_are_an_entry_or_a_named_error(body: bytes) -> None:
     try:
         decode_entry(body, position=7)
-    except CorruptDataError as error:
+    except (CorruptDataError, InvalidRequestError) as error:
         assert "position 7" in str(error)

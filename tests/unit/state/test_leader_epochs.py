@@ -20,7 +20,6 @@ from penstock.state.commands import (
     SetFeatureLevel,
 )
 from penstock.state.leader_epochs import (
-    FIRST_EPOCH,
     begin_leader_epoch,
     end_of_epoch,
     epoch_of_offset,
@@ -194,18 +193,3 @@ def raw_commit(key: str) -> CommitRuns:
 
 
 LEADER_EPOCHS_VERSION = 4
-
-
-def test_a_state_of_before_leader_epochs_is_restored_too(tmp_path: Path) -> None:
-    golden = Path(__file__).parents[2] / "golden" / "metadata"
-    for version in range(1, LEADER_EPOCHS_VERSION):
-        folder = tmp_path / str(version)
-        folder.mkdir()
-        (folder / "metadata.sqlite").write_bytes((golden / f"format-{version}.sqlite").read_bytes())
-        with closing(Queries(folder / "metadata.sqlite")) as queries:
-            assert (queries.leader_epoch(), queries.epoch_starts()) == (0, {})
-        restored(folder)
-        with closing(Queries(folder / "metadata.sqlite")) as queries:
-            assert queries.leader_epoch() == 1
-            assert queries.epoch_starts()[KEY] == (*FIRST_EPOCH, (1, 13))
-        open_order(folder).close()

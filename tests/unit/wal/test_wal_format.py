@@ -12,6 +12,7 @@ from penstock.wal.format import (
     PAGE_BYTES,
     FileHeader,
     FrameHeader,
+    OtherWalVersionError,
     align_frame,
     decode_file_header,
     decode_frame_header,
@@ -63,17 +64,17 @@ def test_a_frame_header_is_read_back(
     )
 
 
-def test_headers_of_version_1_are_read() -> None:
+def test_headers_of_version_1_are_refused_by_their_number() -> None:
     page = b"PWAL\1\0\0\0" + (7).to_bytes(8, "big") + (1 << 26).to_bytes(8, "big")
     page += crc32c(page).to_bytes(4, "big")
-    header = decode_file_header(page.ljust(PAGE_BYTES, b"\0"), subject="f")
-    assert header == FileHeader(7, 1 << 26, 0, 1)
+    with pytest.raises(OtherWalVersionError, match=r"version 1, .* version 2 \(.*consume"):
+        decode_file_header(page.ljust(PAGE_BYTES, b"\0"), subject="f")
     assert generation_of(page.ljust(PAGE_BYTES, b"\0")) == 7
     frame = b"PFRM\1\0\0\0" + (7).to_bytes(8, "big") + (3).to_bytes(8, "big")
     frame += (500).to_bytes(4, "big") + (9).to_bytes(4, "big") + bytes(4)
     frame += crc32c(frame).to_bytes(4, "big")
-    found = decode_frame_header(frame.ljust(512, b"\1"), subject="f")
-    assert found == FrameHeader(7, 3, 500, 9, 0, 0, 0, 40)
+    with pytest.raises(OtherWalVersionError, match=r"version 1, .* version 2 \(.*consume"):
+        decode_frame_header(frame.ljust(512, b"\1"), subject="f")
 
 
 def test_an_entry_longer_than_its_frame_is_refused() -> None:

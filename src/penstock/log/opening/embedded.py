@@ -26,7 +26,7 @@ from penstock.replica.bootstrap import drop_replica
 from penstock.state.read.queries import Queries
 from penstock.state.schema import FORMAT_VERSION
 from penstock.wal import WalWriter, entries_after
-from penstock.wal.format import NewerWalError
+from penstock.wal.format import OtherWalVersionError
 from penstock.wal.recovery import FOLDER, find_files
 
 logger = logging.getLogger(__name__)
@@ -194,7 +194,7 @@ def _take_from_wal(device: Device, journal: JournalFiles, *, sync: bool) -> None
                 journal.note(rows)
                 journal.write()
                 rows = []
-    except NewerWalError:
+    except OtherWalVersionError:
         raise
     except CorruptDataError as error:
         fault = error

@@ -43,6 +43,7 @@ from penstock.state.schema import (
     FEATURE_LEVEL_MAX,
     FORMAT_VERSION,
     INTEGRITY_LEVEL,
+    OLDEST_VERSION,
     SCHEMA,
     STORED_ENTRIES,
 )
@@ -136,6 +137,7 @@ class LogMachine:
 
     application_id = APPLICATION_ID
     format_version = FORMAT_VERSION
+    oldest_version = OLDEST_VERSION
 
     def __init__(self) -> None:
         self._tables: Tables | None = None

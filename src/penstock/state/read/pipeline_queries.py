@@ -123,8 +123,6 @@ class _Statements(Protocol):
 class PipelineQueries(_Statements):
     """The pipeline's part of `Queries`; raises as that does."""
 
-    _has_pipeline = True
-
     @contextmanager
     def moment(self) -> Iterator[None]:
         """All answers inside are of one moment; `begin` and `end`, and may be nested."""
@@ -191,8 +189,6 @@ class PipelineQueries(_Statements):
 
     def clean_rows(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, CleanRow]:
         """Return what is compacted by key, of those partitions that ever were."""
-        if not self._has_pipeline:
-            return {}
         found: dict[PartitionKey, CleanRow] = {}
         for at in range(0, len(keys), KEYS_PER_STATEMENT):
             page = tuple(keys[at : at + KEYS_PER_STATEMENT])
@@ -209,12 +205,12 @@ class PipelineQueries(_Statements):
 
     def pipeline_jobs(self) -> list[PipelineJob]:
         """All open jobs, the oldest first."""
-        rows = self._execute(f"{_JOB} ORDER BY job") if self._has_pipeline else []
+        rows = self._execute(f"{_JOB} ORDER BY job")
         return [_job(row) for row in rows]
 
     def pipeline_job(self, job: int) -> PipelineJob | None:
         """An open job; None: it was closed, or never opened."""
-        rows = self._execute(f"{_JOB} WHERE job = ?", (job,)) if self._has_pipeline else []
+        rows = self._execute(f"{_JOB} WHERE job = ?", (job,))
         return _job(rows[0]) if rows else None
 
     def deletable_objects(self, *, limit: int, named_only: bool = False) -> list[tuple[str, int]]:
@@ -224,16 +220,12 @@ class PipelineQueries(_Statements):
         Args:
             named_only: leave out what no entry of the journal ever named.
         """
-        if not self._has_pipeline:
-            return []
         return self._execute(_DELETABLE, (0 if named_only else -1, limit))
 
     # -- writers -------------------------------------------------------------------------------
 
     def writer(self, writer_id: str) -> WriterRow | None:
         """Return the state of a writer; None: it has never written."""
-        if not self._has_pipeline:
-            return None
         rows = self._execute(
             "SELECT incarnation, batch_id, time_ms FROM writers WHERE writer_id = ?", (writer_id,)
         )
@@ -246,8 +238,6 @@ class PipelineQueries(_Statements):
 
     def writers_page(self, after: str, *, limit: int) -> list[tuple[str, int]]:
         """A page of (writer id, journal time in ms of its last batch), past `after`."""
-        if not self._has_pipeline:
-            return []
         return self._execute(
             "SELECT writer_id, time_ms FROM writers WHERE writer_id > ? ORDER BY writer_id LIMIT ?",
             (after, limit),
@@ -257,8 +247,6 @@ class PipelineQueries(_Statements):
 
     def table_rows(self, topic_id: bytes | None = None) -> list[TableRow]:
         """Return how far tables are: all of them, or those of one topic."""
-        if not self._has_pipeline:
-            return []
         if topic_id is None:
             rows = self._execute(f"{_TABLE} ORDER BY topic_id, table_name")
         else:

@@ -58,7 +58,7 @@ from penstock.state.rows import (
     StoredRun,
     Wal,
 )
-from penstock.state.schema import APPLICATION_ID, FORMAT_VERSION, STORED_ENTRIES
+from penstock.state.schema import APPLICATION_ID, FORMAT_VERSION, OLDEST_VERSION, STORED_ENTRIES
 from penstock.state.sequences import unpack_ranges
 
 __all__ = [
@@ -73,11 +73,8 @@ __all__ = [
     "Wal",
 ]
 
-_PIPELINE_VERSION: Final = 3
-_LEADER_EPOCHS_VERSION: Final = 4
-_LEFTOVERS_VERSION: Final = 5
-_HISTORIES_VERSION: Final = 5
-_DIGESTS_VERSION: Final = 5
+_INTEGRITY_VERSION: Final = 5
+"""The format version that brought sums, leftovers, lost histories and digests."""
 
 _NEWEST: Final = 2**63 - 1
 _PRODUCERS: Final = "SELECT producer_id, epoch, sequences, last_timestamp FROM producers"
@@ -102,21 +99,19 @@ class Queries(PipelineQueries, LossQueries):
         self.on_damaged: Callable[[CorruptDataError], None] | None = None
         """Called when a statement finds the file damaged, before that is raised."""
         self._connection = connect_reader(path)
-        self._has_cluster = self._has_leader_epochs = self._has_histories = self._has_digests = True
         self._old: dict[str, str] = {}
         try:
             created = check_versions(
-                self._connection, path, application_id=APPLICATION_ID, format_version=FORMAT_VERSION
+                self._connection,
+                path,
+                application_id=APPLICATION_ID,
+                format_version=FORMAT_VERSION,
+                oldest_version=OLDEST_VERSION,
             )
             if not created:
                 raise CorruptDataError("open", str(path), "the database has no tables")
             version = pragma_integer(self._connection, "user_version")
-            self._has_pipeline = version >= _PIPELINE_VERSION
-            self._has_leftovers = version >= _LEFTOVERS_VERSION
-            self._has_leader_epochs = version >= _LEADER_EPOCHS_VERSION
-            self._has_histories = version >= _HISTORIES_VERSION
-            self._has_digests = version >= _DIGESTS_VERSION
-            self._has_cluster = version > 1
+            self._has_integrity = version >= _INTEGRITY_VERSION
             self._old = statements_of_version(version)
         except (sqlite3.Error, UnicodeDecodeError) as error:
             self.close()
@@ -140,7 +135,7 @@ class Queries(PipelineQueries, LossQueries):
 
     def has_leftovers(self) -> bool:
         """Whether rows of deleted topics, or below log starts, are still to be cleared."""
-        return self._has_leftovers and bool(self._execute("SELECT 1 FROM leftovers LIMIT 1"))
+        return self._has_integrity and bool(self._execute("SELECT 1 FROM leftovers LIMIT 1"))
 
     def leftover_runs(self) -> dict[str, int]:
         """Count the runs of deleted topics in each object, by key. Reads all runs in objects."""
@@ -153,7 +148,7 @@ class Queries(PipelineQueries, LossQueries):
 
     def trims_left(self) -> set[PartitionKey]:
         """Partitions with runs below their log start, which count in their bytes until cleared."""
-        if not self._has_leftovers:
+        if not self._has_integrity:
             return set()
         rows = self._execute("SELECT key FROM leftovers WHERE kind = ?", (TRIM,))
         return {PartitionKey(key) for (key,) in rows}
@@ -359,7 +354,7 @@ class Queries(PipelineQueries, LossQueries):
 
     def digests(self) -> DigestRound:
         """The last round of digests."""
-        return round_of_rows(self._execute(SELECT_DIGESTS) if self._has_digests else [])
+        return round_of_rows(self._execute(SELECT_DIGESTS) if self._has_integrity else [])
 
     def feature_level(self) -> int:
         """The feature level of apply's semantics, at least 1."""
@@ -376,7 +371,7 @@ class Queries(PipelineQueries, LossQueries):
 
     def agents(self) -> list[Agent]:
         """All agents that are known, fenced ones too, by id."""
-        return [agent_of_row(row) for row in self._cluster_rows(SELECT_AGENTS)]
+        return [agent_of_row(row) for row in self._execute(SELECT_AGENTS)]
 
     def last_positions(self) -> dict[int, int]:
         """Return, by agent, the position of its last applied entry."""
@@ -389,15 +384,15 @@ class Queries(PipelineQueries, LossQueries):
 
     def wals(self) -> list[Wal]:
         """All WALs that were claimed, by key."""
-        return [Wal(*row) for row in self._cluster_rows(SELECT_WALS)]
+        return [Wal(*row) for row in self._execute(SELECT_WALS)]
 
     def shards(self) -> list[Shard]:
         """The shards of groups that were ever claimed, by number."""
-        return [Shard(*row) for row in self._cluster_rows(SELECT_SHARDS)]
+        return [Shard(*row) for row in self._execute(SELECT_SHARDS)]
 
     def lost_histories(self) -> list[LostHistory]:
         """Histories that the journal has lost, closed ones too, by number."""
-        if not self._has_histories:
+        if not self._has_integrity:
             return []
         rows = self._execute(f"{SELECT_HISTORIES} ORDER BY history")
         return [history_of_row(row) for row in rows]
@@ -413,13 +408,9 @@ class Queries(PipelineQueries, LossQueries):
     def epoch_starts(self) -> dict[PartitionKey, tuple[EpochStart, ...]]:
         """The epochs of those partitions that have had others than 0. Reads a row for each of a
         partition's."""
-        rows = (
-            self._execute(
-                "SELECT partition_key, epoch, start_offset FROM leader_epochs"
-                " ORDER BY partition_key, epoch"
-            )
-            if self._has_leader_epochs
-            else []
+        rows = self._execute(
+            "SELECT partition_key, epoch, start_offset FROM leader_epochs"
+            " ORDER BY partition_key, epoch"
         )
         return {
             key: epoch_starts([(epoch, start) for _, epoch, start in group])
@@ -488,9 +479,6 @@ class Queries(PipelineQueries, LossQueries):
     def _run(self, statement: str, parameters: dict[str, int]) -> StoredRun | None:
         rows = self._execute(statement, parameters)
         return StoredRun(*rows[0]) if rows else None
-
-    def _cluster_rows(self, statement: str) -> list[Any]:
-        return self._execute(statement) if self._has_cluster else []
 
     def _meta(self, name: str, default: int | str) -> Any:
         rows = self._execute("SELECT value FROM meta WHERE name = ?", (name,))

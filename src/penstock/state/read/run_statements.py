@@ -1,6 +1,5 @@
 """The statements of `Queries` about runs and objects, and how files of older versions need them."""
 
-from collections.abc import Sequence
 from typing import Final
 
 from penstock.state.read.pipeline_queries import RUN_ROWS
@@ -85,18 +84,13 @@ OBJECTS: Final = (
     " ORDER BY key LIMIT ?"
 )
 
-_VERSION_1: Final = (
-    ("o.raw, o.origin, max(o.raw - 1, 0)", "0, '', 0"),
-    ("raw, origin", "0, ''"),
-)
-"""Replacements for a file of version 1. Opening such a file to write upgrades it;
-verifying a directory or a backup only reads it."""
-_VERSIONS_1_TO_4: Final = (
+_WITHOUT_SUMS: Final = (
     (", coalesce(sum, -1)", ", -1"),
     (", r.sum", ", NULL"),
     (", sum", ", NULL"),
 )
-"""Replacements for files of these versions."""
+"""Replacements for a file of version 4. Opening such a file to write upgrades it;
+verifying a directory or a backup only reads it."""
 
 _OF_RUNS: Final = (
     RUNS_FROM,
@@ -112,16 +106,10 @@ def statements_of_version(version: int) -> dict[str, str]:
     """Return what to execute in place of statements, in a file of an older version."""
     if version >= _SUMS_VERSION:
         return {}
-    old = {
-        statement: _replaced(statement, _VERSIONS_1_TO_4)
-        for statement in (*_OF_RUNS, *RUN_ROWS, OBJECTS)
-    }
-    if version == 1:
-        old = {statement: _replaced(text, _VERSION_1) for statement, text in old.items()}
-    return old
+    return {statement: _without_sums(statement) for statement in (*_OF_RUNS, *RUN_ROWS)}
 
 
-def _replaced(statement: str, pairs: Sequence[tuple[str, str]]) -> str:
-    for columns, instead in pairs:
+def _without_sums(statement: str) -> str:
+    for columns, instead in _WITHOUT_SUMS:
         statement = statement.replace(columns, instead)
     return statement
