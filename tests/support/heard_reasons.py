@@ -115,6 +115,7 @@ REASONS: Final = {
     "pipeline/tables/offsets.py offsets_file: ValueError": ANSWER,
     "pipeline/tables/parquet.py PartitionedWriter._finish: UnicodeEncodeError": AGAIN,
     "pipeline/tables/registry.py _is_descriptor: ValueError": ANSWER,
+    "pipeline/tables/settings.py _schema_of: ValueError": ANSWER,
     "pipeline/transport.py _base_url: (ValueError, LocationValueError)": TOLD,
     "pipeline/transport.py _error: MALFORMED": DECODED,
     "pipeline/verify.py _Verifier._is_named: NotFoundError": ANSWER,

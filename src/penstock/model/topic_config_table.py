@@ -141,6 +141,9 @@ _ROWS: Final[tuple[tuple[str, _Values, str, str, Standing, str, str], ...]] = (
     ("penstock.table", (_TEXT, one_of("", "iceberg")), "", "", _H, "",
      ("What the pipeline makes of the topic: `iceberg`, a table that follows it; or nothing. "
      "Retention waits for that table.")),
+    ("penstock.table.begin", (_TEXT, any_text), "", "", _S, "the pipeline's tables act on it",
+     ("Where a new table begins: `earliest` or empty, `latest`, an instant with its zone as "
+     "`2024-02-29T12:00:00Z`, or `PARTITION:OFFSET,...`. See docs/tables.md.")),
     ("penstock.table.dlq", (_TEXT, topic_name), "", "", _S, "the pipeline's tables act on it",
      ("The topic that the table's bad records go to. Empty: this topic's name and `.dlq`. See "
      "docs/tables.md.")),
@@ -156,6 +159,10 @@ _ROWS: Final[tuple[tuple[str, _Values, str, str, Standing, str, str], ...]] = (
      ("The table's name in its catalog, `namespace.table`. Empty: `penstock.` and the topic's "
      "name, where each character other than a letter, digit or `_` becomes `_`. Retention waits "
      "for the table of this name and for no other.")),
+    ("penstock.table.orphan.retention.ms", _long(3_600_000), "259200000",
+     "", _S, "the pipeline's tables act on it",
+     ("How many milliseconds a file in the table's folder that nothing names is kept at least. "
+     "It has to be longer than any commit takes.")),
     ("penstock.table.partition", (_TEXT, any_text), "day(timestamp)",
      "", _S, "the pipeline's tables act on it",
      ("How the files of a new table are split: Iceberg's transforms `year month day hour identity "
@@ -164,10 +171,19 @@ _ROWS: Final[tuple[tuple[str, _Values, str, str, Standing, str, str], ...]] = (
      ("How many milliseconds retention waits at most for a table to follow records that have "
      "outlived `retention.ms`, `retention.bytes` or `penstock.retention.messages`. Past it they "
      "are deleted, and the table reports them as lost.")),
-    ("penstock.table.schema", (_TEXT, one_of("raw", "registry")), "raw",
+    ("penstock.table.schema", (_TEXT, one_of("raw", "registry", "text")), "raw",
      "", _S, "the pipeline's tables act on it",
-     ("What the table's columns are: key and value as bytes, or the fields of values whose "
-     "schemas are in the schema registry that the pipeline is given.")),
+     ("What the table's columns are: key and value as bytes, the fields of values whose "
+     "schemas are in the schema registry that the pipeline is given, or those of the schema in "
+     "`penstock.table.schema.text`.")),
+    ("penstock.table.schema.text", (_TEXT, any_text), "",
+     "", _S, "the pipeline's tables act on it",
+     ("The schema of bare values with `penstock.table.schema=text`, a text of JSON: an Avro "
+     "record, or a JSON Schema. A newer one has to keep the older one's columns.")),
+    ("penstock.table.snapshot.retention.ms", _long(), "86400000",
+     "", _S, "the pipeline's tables act on it",
+     ("How many milliseconds a snapshot of the table is kept: a reader may stay at it, or go back "
+     "to it, for that time.")),
     ("penstock.validate.records", (_BOOL, boolean), "true", "penstock.validate.records", _H, "",
      ("Whether the records of a produced batch are looked at before it is acknowledged: lengths, "
      "count, offset deltas, timestamps against the topic's limits and the header, keys of a "

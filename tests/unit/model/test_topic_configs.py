@@ -56,13 +56,17 @@ OWN_NAMES = [
     "penstock.flush.interval.ms",
     "penstock.retention.messages",
     "penstock.table",
+    "penstock.table.begin",
     "penstock.table.dlq",
     "penstock.table.key.schema",
     "penstock.table.mode",
     "penstock.table.name",
+    "penstock.table.orphan.retention.ms",
     "penstock.table.partition",
     "penstock.table.retention.wait.ms",
     "penstock.table.schema",
+    "penstock.table.schema.text",
+    "penstock.table.snapshot.retention.ms",
     "penstock.validate.records",
 ]
 

@@ -130,17 +130,17 @@ _SHOWN_LOST = 5
     "--snapshot-age-hours",
     metavar="N",
     type=click.IntRange(min=0),
-    default=24,
-    show_default=True,
-    help="With --maintain: snapshots older than this are expired.",
+    default=None,
+    help="With --maintain: snapshots older than this are expired; by default as the topic's "
+    "penstock.table.snapshot.retention.ms says.",
 )
 @click.option(
     "--orphan-age-hours",
     metavar="N",
     type=click.IntRange(min=1),
-    default=72,
-    show_default=True,
-    help="With --maintain: files older than this that no snapshot names are deleted.",
+    default=None,
+    help="With --maintain: files older than this that no snapshot names are deleted; by default "
+    "as the topic's penstock.table.orphan.retention.ms says.",
 )
 @door_options
 @engine_options
@@ -169,8 +169,8 @@ def command(
     restart: bool,
     maintain: bool,
     native: bool,
-    snapshot_age_hours: int,
-    orphan_age_hours: int,
+    snapshot_age_hours: int | None,
+    orphan_age_hours: int | None,
     urls: tuple[str, ...],
     secret_file: str,
     objects: str,
@@ -228,8 +228,8 @@ def command(
                 running,
                 settings,
                 Maintenance(
-                    snapshot_age_ms=snapshot_age_hours * _HOUR_MS,
-                    orphan_age_ms=orphan_age_hours * _HOUR_MS,
+                    snapshot_age_ms=_hours_ms(snapshot_age_hours),
+                    orphan_age_ms=_hours_ms(orphan_age_hours),
                 ),
                 is_native=native,
             )
@@ -249,6 +249,10 @@ def command(
         print_json(msgspec.to_builtins(summary, str_keys=True))
     else:
         _print(summary)
+
+
+def _hours_ms(hours: int | None) -> int | None:
+    return None if hours is None else hours * _HOUR_MS
 
 
 def _with_schema(

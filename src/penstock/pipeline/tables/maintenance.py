@@ -5,7 +5,7 @@ expired snapshots alone named; a file's age guards those that a commit is about 
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, Protocol
@@ -46,17 +46,32 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SNAPSHOT_CONFIG: Final = "penstock.table.snapshot.retention.ms"
+ORPHAN_CONFIG: Final = "penstock.table.orphan.retention.ms"
+_SNAPSHOT_AGE_MS: Final = 86_400_000
+_ORPHAN_AGE_MS: Final = 3 * 86_400_000
+"""Where an agent of an older release answers without these configs."""
 _DELETED_AT_ONCE: Final = 1000
 _FILES_MIN: Final = 4
 """Fewer small files of a partition are left alone: each rewrite is read and written bytes."""
 
 
 class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
-    """What is old. `files_min`: small files of a partition that are worth joining."""
+    """What is old; None: as the topic's config says. `files_min`: small files of a partition that
+    are worth joining."""
 
-    snapshot_age_ms: int = 86_400_000
-    orphan_age_ms: int = 3 * 86_400_000
+    snapshot_age_ms: int | None = None
+    orphan_age_ms: int | None = None
     files_min: int = _FILES_MIN
+
+    def ages_ms(self, configs: Mapping[str, str]) -> tuple[int, int]:
+        """How old a snapshot and an orphan have to be."""
+        snapshot_ms, orphan_ms = self.snapshot_age_ms, self.orphan_age_ms
+        if snapshot_ms is None:
+            snapshot_ms = int(configs.get(SNAPSHOT_CONFIG, _SNAPSHOT_AGE_MS))
+        if orphan_ms is None:
+            orphan_ms = int(configs.get(ORPHAN_CONFIG, _ORPHAN_AGE_MS))
+        return snapshot_ms, orphan_ms
 
 
 class MaintenanceSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +119,7 @@ def maintain_table(
     if not topics:
         raise NotFoundError("maintain table", settings.topic, "there is no such topic")
     settings = resolve(settings, topics[0].configs)
+    ages_ms = maintenance.ages_ms(topics[0].configs)
     with open_catalog(settings.catalog) as catalog:
         table = load_table(catalog, settings.identifier)
         if table is None:
@@ -113,7 +129,7 @@ def maintain_table(
             if is_native
             else _Upkeep(engine, settings, maintenance, random)
         )
-        return _maintain(table, upkeep, settings, maintenance, now_ms)
+        return _maintain(table, upkeep, settings, ages_ms, now_ms)
 
 
 class _Way(Protocol):
@@ -131,7 +147,7 @@ class _Way(Protocol):
 
 
 def _maintain(
-    table: Table, way: _Way, settings: TableSettings, maintenance: Maintenance, now_ms: int
+    table: Table, way: _Way, settings: TableSettings, ages_ms: tuple[int, int], now_ms: int
 ) -> MaintenanceSummary:
     joined = Joined()
     try:
@@ -148,13 +164,13 @@ def _maintain(
     failure: PenstockError | None = None
     expired, not_expired = 0, ""
     try:
-        expired, not_expired = way.expire(table, now_ms - maintenance.snapshot_age_ms)
+        expired, not_expired = way.expire(table, now_ms - ages_ms[0])
     except (ConflictError, RetryableError) as error:
         # Orphans are no part of what failed.
         failure = error
     table.refresh()
     files = TableFiles(files_options(table.io.properties))
-    deleted, deleted_bytes = _sweep(table, files, now_ms - maintenance.orphan_age_ms)
+    deleted, deleted_bytes = _sweep(table, files, now_ms - ages_ms[1])
     if failure is not None:
         raise failure
     return MaintenanceSummary(

@@ -9,13 +9,16 @@ import msgspec
 
 from penstock.model.errors import InvalidRequestError
 from penstock.model.table_names import table_name
-from penstock.pipeline.tables.formats import SchemaText
+from penstock.pipeline.tables.formats import AVRO, JSON, SchemaText
 
 APPEND: Final = "append"
 UPSERT: Final = "upsert"
 RAW: Final = "raw"
 REGISTRY: Final = "registry"
 FILE: Final = "file"
+TEXT: Final = "text"
+"""In configs: the schema of TEXT_CONFIG, which is that of a file from then on."""
+TEXT_CONFIG: Final = "penstock.table.schema.text"
 _SECRET_WORDS: Final = (
     "token",
     "credential",
@@ -134,6 +137,7 @@ _CONFIGS: Final = {
     "penstock.table.key.schema": "key_kind",
     "penstock.table.partition": "partition",
     "penstock.table.dlq": "dead_letters",
+    "penstock.table.begin": "begin",
 }
 _DEFAULTS: Final = {"mode": APPEND, "schema": RAW, "key_kind": RAW, "partition": "day(timestamp)"}
 
@@ -150,6 +154,17 @@ def _holds_secret(value: str) -> bool:
     )
 
 
+def _schema_of(text: str) -> SchemaText | None:
+    """The schema of a topic's config; None: it has none."""
+    try:
+        document = msgspec.json.decode(text or "null")
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        return None
+    return SchemaText(kind=AVRO if document.get("type") == "record" else JSON, text=text)
+
+
 def resolve(settings: TableSettings, configs: Mapping[str, str]) -> TableSettings:
     """Settings with nothing left open: their own values, the topic's configs, defaults.
 
@@ -162,6 +177,10 @@ def resolve(settings: TableSettings, configs: Mapping[str, str]) -> TableSetting
         changes[field] = value
     changes["dead_letters"] = changes["dead_letters"] or f"{settings.topic}.dlq"
     resolved = msgspec.structs.replace(settings, **changes)
+    if resolved.schema == TEXT:
+        resolved = msgspec.structs.replace(
+            resolved, schema=FILE, value_schema=_schema_of(configs.get(TEXT_CONFIG, ""))
+        )
     problem = ""
     if resolved.mode not in (APPEND, UPSERT):
         problem = f"mode {resolved.mode}: it is append or upsert"
@@ -174,7 +193,9 @@ def resolve(settings: TableSettings, configs: Mapping[str, str]) -> TableSetting
     elif REGISTRY in (resolved.schema, resolved.key_kind) and not resolved.registry:
         problem = "schema registry needs the registry's URL"
     elif resolved.schema == FILE and resolved.value_schema is None:
-        problem = "schema file needs a schema file"
+        problem = f"its schema is in {TEXT_CONFIG}, which is no Avro record or JSON Schema"
+        if settings.schema == FILE:
+            problem = "schema file needs a schema file"
     elif resolved.key_kind == FILE and resolved.key_schema is None:
         problem = "key schema file needs a schema file"
     elif resolved.dead_letters == resolved.topic:

@@ -59,6 +59,15 @@ def test_a_table_begins_there(
     assert lake.rows(topic, "partition", "offset") == sorted([*rows, (0, 4)])
 
 
+def test_a_topics_config_says_where_a_scheduled_table_begins(
+    door: Door, lake: Lake, topic: str
+) -> None:
+    produce_two_days(door, topic)
+    door.alter(topic, {"penstock.table.begin": "0:3,1:1"})
+    follow(door, lake, topic)
+    assert lake.rows(topic, "partition", "offset") == [(0, 3), (1, 1)]
+
+
 def test_a_first_run_that_was_killed_is_no_other_beginning(
     door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

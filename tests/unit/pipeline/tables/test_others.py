@@ -498,3 +498,22 @@ def test_offsets_whose_file_is_gone_stop_the_table(
         follow(door, lake, topic)
     file.write_bytes(content)
     assert follow(door, lake, topic).rows == 1
+
+
+def test_configs_say_what_upkeep_keeps_unless_it_is_told() -> None:
+    configs = {
+        "penstock.table.snapshot.retention.ms": "5",
+        "penstock.table.orphan.retention.ms": "7",
+    }
+    assert Maintenance().ages_ms(configs) == (5, 7)
+    assert Maintenance(snapshot_age_ms=0, orphan_age_ms=1).ages_ms(configs) == (0, 1)
+    assert Maintenance().ages_ms({}) == (24 * HOUR_MS, 72 * HOUR_MS)
+
+
+def test_snapshots_expire_as_the_topics_config_says(door: Door, lake: Lake, topic: str) -> None:
+    for number in range(3):
+        produce_values(door, topic, [b"%d" % number])
+        follow(door, lake, topic)
+    assert maintain(door, lake, topic).snapshots_expired == 0
+    door.alter(topic, {"penstock.table.snapshot.retention.ms": "0"})
+    assert maintain(door, lake, topic).snapshots_expired == 2

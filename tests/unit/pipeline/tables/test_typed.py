@@ -590,3 +590,32 @@ def test_typed_values_are_upserted_and_evolve(
         (b"d", 3, None),
     ]
     assert sorted(reasons(door, topic)) == ["no key", "the value does not begin with a schema id"]
+
+
+def test_a_schema_in_a_topics_config_needs_no_registry(door: Door, lake: Lake, topic: str) -> None:
+    fields: dict[str, Any] = {"id": {"type": "integer"}}
+    config = {"penstock.table.schema": "text"}
+    door.alter(topic, config)
+    produce_values(door, topic, [b'{"id": 1}', b"{}"])
+    with pytest.raises(InvalidRequestError, match=r"penstock\.table\.schema\.text"):
+        follow(door, lake, topic)
+    text = json.dumps({"type": "object", "properties": fields})
+    door.alter(topic, {"penstock.table.schema.text": text})
+    assert follow(door, lake, topic).rows == 2
+    # A newer text adds its columns.
+    fields["name"] = {"type": "string"}
+    text = json.dumps({"type": "object", "properties": fields})
+    door.alter(topic, {"penstock.table.schema.text": text})
+    produce_values(door, topic, [b'{"id": 2, "name": "two"}'])
+    assert follow(door, lake, topic).columns_added == ["name"]
+    assert lake.rows(topic, "id", "name") == [(1, None), (None, None), (2, "two")]
+
+
+def test_a_schema_in_a_topics_config_is_avro_where_it_is_a_record(
+    door: Door, lake: Lake, topic: str
+) -> None:
+    text = json.dumps(record(("id", "int")))
+    door.alter(topic, {"penstock.table.schema": "text", "penstock.table.schema.text": text})
+    produce_values(door, topic, [b"\x0e"])
+    assert follow(door, lake, topic).rows == 1
+    assert lake.rows(topic, "id") == [(7,)]
