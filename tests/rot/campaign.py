@@ -25,7 +25,7 @@ from random import Random
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
-from penstock.log.damage.findings import DamagedError  # noqa: E402
+from penstock.log.findings import DamagedError  # noqa: E402
 from penstock.log.retention.keeper import partition_keys  # noqa: E402
 from penstock.model.errors import PenstockError  # noqa: E402
 from penstock.model.ids import PartitionKey  # noqa: E402

@@ -4,8 +4,8 @@ from concurrent.futures import Executor
 
 from obstore.store import MemoryStore
 
-from penstock.log.damage.findings import Damages
 from penstock.log.fetch.run_checks import RunChecks
+from penstock.log.findings import Damages
 from penstock.objects.bucket import BucketStore
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore

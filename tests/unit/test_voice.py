@@ -40,7 +40,6 @@ WORDS = re.compile(
 
 FOLDERS_TO_REWRITE = frozenset(
     {
-        "agent",
         "kafka",
         "kafka/admin",
         "kafka/fetch",
@@ -57,8 +56,6 @@ FOLDERS_TO_REWRITE = frozenset(
         "log/retention",
         "log/upload",
         "log/wals",
-        "order",
-        "order/host",
         "pipeline",
         "pipeline/compaction",
         "pipeline/connector",

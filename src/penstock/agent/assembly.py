@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from penstock.agent.clients import join_clients
 from penstock.agent.company import Company
-from penstock.agent.foundation import Foundation
+from penstock.agent.foundation import EndEpoch, Foundation
 from penstock.agent.jobs import Job
 from penstock.agent.ports import AgentPorts
 from penstock.agent.settings import AgentSettings
@@ -16,7 +16,7 @@ from penstock.kafka.broker import Broker
 @dataclass(slots=True, kw_only=True)
 class Agent:
     """The parts of one agent. `start` it, `drain` it in the end; what it was handed in is closed
-    by whoever handed it in."""
+    by the caller, who handed it in."""
 
     settings: AgentSettings
     foundation: Foundation
@@ -46,7 +46,7 @@ class Agent:
         """See `Foundation.drain`. Clients are gone by now, and `groups` is closed."""
         if self.company is not None:
             await self.company.shards.close()
-        return await self.foundation.drain(self.company, deadline_s)
+        return await self.foundation.drain(self._stop_company, deadline_s)
 
     def jobs(self) -> Sequence[Job]:
         """Return the work that comes round."""
@@ -57,6 +57,10 @@ class Agent:
             matters=True,
         )
         return [expiry, *self.foundation.jobs()]
+
+    async def _stop_company(self, end_epoch: EndEpoch | None) -> None:
+        if self.company is not None:
+            await self.company.stop(end_epoch)
 
 
 async def assemble(settings: AgentSettings, ports: AgentPorts) -> Agent:

@@ -11,9 +11,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from penstock.agent.foundation import Foundation
+from penstock.agent.foundation import Foundation, StopCompany
 from penstock.agent.jobs import Job
 from penstock.agent.patience import until_answered
 from penstock.agent.ports import AgentPorts
@@ -43,9 +43,6 @@ from penstock.ports.journal import Journal
 from penstock.replica.archive import Archive
 from penstock.state.ages import Ages
 from penstock.state.read.view import StateView
-
-if TYPE_CHECKING:
-    from penstock.agent.company import Company
 
 logger = logging.getLogger(__name__)
 
@@ -302,11 +299,10 @@ class ClusterFoundation(Foundation):
         )
         await until_answered(self._start_log)
 
-    async def drain(self, company: "Company | None", deadline_s: float) -> bool:
+    async def drain(self, stop_company: StopCompany, deadline_s: float) -> bool:
         """See `Foundation`."""
         drained = await self.log.close(deadline_s)
-        if company is not None:
-            await company.end(self.order.end_epoch)
+        await stop_company(self.order.end_epoch)
         await self.order.close()
         await self.store.close()
         return drained

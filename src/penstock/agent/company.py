@@ -1,8 +1,6 @@
 """One agent among others: its beats, its shards of groups, the brokers that clients are shown."""
 
-from collections.abc import Awaitable, Callable
-
-from penstock.agent.foundation import Foundation
+from penstock.agent.foundation import EndEpoch, Foundation
 from penstock.agent.ports import AgentPorts
 from penstock.agent.settings import AgentSettings
 from penstock.groups.shards import ShardKeeper
@@ -72,17 +70,20 @@ class Company:
         if self.membership is not None:
             await self.membership.leave(lambda: len(self.shards.owned()), deadline_s=deadline_s)
 
-    async def end(self, end_epoch: Callable[[float], Awaitable[None]]) -> None:
-        """Stop, and end this agent's epoch; see `Membership.end`."""
+    async def stop(self, end_epoch: EndEpoch | None) -> None:
+        """Stop.
+
+        Args:
+            end_epoch: see `Membership.end`; None: the epoch stays open.
+        """
         if self.cut_off is not None:
             await self.cut_off.close()
-        if self.membership is not None:
-            await self.membership.end(end_epoch)
-
-    async def close(self) -> None:
-        """Stop; the epoch stays open."""
-        if self.membership is not None:
+        if self.membership is None:
+            return
+        if end_epoch is None:
             await self.membership.close()
+        else:
+            await self.membership.end(end_epoch)
 
     def standing_of(self, asked: Asked) -> Standing:
         """Tell another agent what is known here of its epoch.

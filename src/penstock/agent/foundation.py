@@ -1,22 +1,22 @@
-"""What lies beneath groups and the Kafka face of an agent: order, state and log, joined."""
+"""Order, state and log of an agent, joined: groups and the Kafka face stand on them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 from penstock.agent.jobs import Job
+from penstock.groups.coordinator import GroupCoordinator
 from penstock.log import Log
+from penstock.membership.cut_off import CutOff
 from penstock.order.port import Heads, Order
 from penstock.ports.objects import ObjectStore
 from penstock.state.ages import Ages
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 
-if TYPE_CHECKING:
-    from penstock.agent.company import Company
-    from penstock.groups.coordinator import GroupCoordinator
-    from penstock.membership.cut_off import CutOff
+EndEpoch: TypeAlias = Callable[[float], Awaitable[None]]
+StopCompany: TypeAlias = Callable[[EndEpoch | None], Awaitable[None]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Foundation(ABC):
         Raises: as the order.
         """
 
-    def new_cut_off(self, groups: "GroupCoordinator") -> "CutOff | None":  # noqa: ARG002
+    def new_cut_off(self, groups: GroupCoordinator) -> CutOff | None:  # noqa: ARG002
         """Make what finds out that the journal is away from this agent alone. Called once this
         agent follows; None: no other agent can be asked."""
         return None
@@ -66,9 +66,13 @@ class Foundation(ABC):
         """
 
     @abstractmethod
-    async def drain(self, company: "Company | None", deadline_s: float) -> bool:
+    async def drain(self, stop_company: StopCompany, deadline_s: float) -> bool:
         """Bring what was acknowledged to where it stays, and stop the log, the company and the
-        order. Whether all of it is there; what isn't is safe in the WAL."""
+        order. Whether all of it is there; what isn't is safe in the WAL.
+
+        Args:
+            stop_company: stops the company, and ends the epoch with what it is given.
+        """
 
     @abstractmethod
     def jobs(self) -> Sequence[Job]:

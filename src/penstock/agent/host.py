@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from penstock.agent.company import Company
-from penstock.agent.foundation import Foundation
+from penstock.agent.foundation import Foundation, StopCompany
 from penstock.agent.host_place import HostPlace
 from penstock.agent.jobs import Job
 from penstock.agent.ports import AgentPorts
@@ -124,11 +123,10 @@ class HostFoundation(Foundation):
         """
         await self.log.start(epoch=self.order.epoch)
 
-    async def drain(self, company: Company | None, deadline_s: float) -> bool:
+    async def drain(self, stop_company: StopCompany, deadline_s: float) -> bool:
         """See `Foundation`."""
         drained = await self.log.close(deadline_s)
-        if company is not None:
-            await company.end(self.order.end_epoch)
+        await stop_company(self.order.end_epoch)
         await self.order.close()
         return drained
 

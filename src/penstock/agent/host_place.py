@@ -1,4 +1,4 @@
-"""Where the workers of one host meet."""
+"""The place where the workers of one host meet."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from penstock.state.read.queries import Queries
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPlace:
-    """What the workers of one host share besides the database and the objects."""
+    """The workers of one host share this besides the database and the objects."""
 
     socket: Path
     """The one that writes the journal takes entries of the others here."""

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from penstock.agent.company import Company
-from penstock.agent.foundation import Foundation
+from penstock.agent.foundation import Foundation, StopCompany
 from penstock.agent.host_place import HostPlace
 from penstock.agent.jobs import Job
 from penstock.agent.ports import AgentPorts
@@ -42,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnJournal:
-    """A journal beside its database, which this agent alone writes. Implements `AgentJournal`."""
+    """A journal with its database, which this agent alone writes. Implements `AgentJournal`."""
 
     database: Path
     checks_state: bool = True
@@ -205,11 +204,10 @@ class OwnFoundation(Foundation):
         if self.hub is not None:
             await self.hub.start()
 
-    async def drain(self, company: Company | None, deadline_s: float) -> bool:
+    async def drain(self, stop_company: StopCompany, deadline_s: float) -> bool:
         """See `Foundation`. The other workers have drained by now."""
-        if company is not None:
-            # First, since what it commits goes to the log.
-            await company.close()
+        # First, since what it commits goes to the log. The epoch stays open.
+        await stop_company(None)
         if self.hub is not None:
             await self.hub.close()
         return await self.log.close(deadline_s)

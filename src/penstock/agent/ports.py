@@ -4,8 +4,10 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
+from penstock.agent.foundation import Foundation
+from penstock.agent.settings import AgentSettings
 from penstock.kafka.instruments import Instruments as KafkaInstruments
 from penstock.log.instruments import LogInstruments
 from penstock.log.wals.claims import WalFolder
@@ -15,18 +17,14 @@ from penstock.ports.random import Random
 from penstock.state.read.queries import Queries
 from penstock.system.believed_clock import BelievedClock
 
-if TYPE_CHECKING:
-    from penstock.agent.foundation import Foundation
-    from penstock.agent.settings import AgentSettings
-
 OnDamaged: TypeAlias = Callable[[CorruptDataError], None]
 
 
 class AgentJournal(Protocol):
-    """Where entries get their positions: `agent.own`, `agent.host` and `agent.cluster` have one
-    implementation each."""
+    """An agent joins its order, state and log here: `agent.own`, `agent.host` and `agent.cluster`
+    have one implementation each."""
 
-    async def join(self, settings: "AgentSettings", ports: "AgentPorts") -> "Foundation":
+    async def join(self, settings: AgentSettings, ports: "AgentPorts") -> Foundation:
         """Open the order, the state that follows it, and the log over them; nothing is served yet.
 
         Raises: as the implementation says.

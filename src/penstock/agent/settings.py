@@ -18,7 +18,7 @@ class AgentSettings:
     identity: AgentIdentity
     """How the agent announces itself. Where it writes the journal itself, that says its id."""
     advertised_host: str
-    """Clients are told to connect to this host, and to `advertised_port`."""
+    """Clients connect to this host, and to `advertised_port`."""
     advertised_port: int
     log: LogSettings
     groups: GroupSettings
@@ -37,7 +37,7 @@ class ClusterSettings:
 
     archive: ArchiveSettings
     restore_window_ms: int
-    """What a moment of it named is deleted only after it."""
+    """An object that a moment of the window named is deleted only after the window."""
     digest_interval_ms: int = 3_600_000
     """Between comparisons of the agents' states; 0: this agent asks for none."""
     order: ClusterOrderSettings = field(default_factory=ClusterOrderSettings)

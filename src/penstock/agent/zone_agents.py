@@ -1,4 +1,4 @@
-"""Where other agents are called, as the view has it. Pure."""
+"""Look up the addresses of other agents in the view. Pure."""
 
 from penstock.placement.zones import ZONE_LABEL
 from penstock.state.read.view import StateView

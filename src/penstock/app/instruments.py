@@ -11,7 +11,7 @@ from penstock.kafka.net.unserved import Unserved
 from penstock.kafka.registry import APIS
 from penstock.log.append.flight import Flight
 from penstock.log.append.group_commit import GroupCommit
-from penstock.log.damage.findings import DamagedError, DamageKind
+from penstock.log.findings import DamagedError, DamageKind
 from penstock.model.errors import (
     CorruptDataError,
     NotFoundError,

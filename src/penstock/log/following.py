@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from penstock.log.damage.care import DamageCare
-from penstock.log.fetch.reads import Reads
 from penstock.log.producer_ids import ProducerIds
+from penstock.log.reads import Reads
 from penstock.model.ids import PartitionKey, topic_key_of
 from penstock.order.port import AppliedEntries
 from penstock.state.changes import Change, HeadMoved, HistoryChanged, RunsMoved, TopicDeleted

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from penstock.log.append.flight import Flight
 from penstock.log.append.group_commit import GroupCommit
-from penstock.log.damage.findings import DamageKind
+from penstock.log.findings import DamageKind
 
 
 class LogInstruments(Protocol):

@@ -18,7 +18,6 @@ from penstock.log.append.paths import Appends
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.damage.care import DamageCare
 from penstock.log.fetch.reader import Missing
-from penstock.log.fetch.reads import Reads
 from penstock.log.fetch.regions import PartsRead
 from penstock.log.fetch.remote_wal import RemoteWal
 from penstock.log.fetch.tail import TailRead
@@ -27,6 +26,7 @@ from penstock.log.instruments import LogInstruments, NoInstruments
 from penstock.log.numbers import ObjectNumbers
 from penstock.log.partitions import Partitions
 from penstock.log.producer_ids import ProducerIds
+from penstock.log.reads import Reads
 from penstock.log.retention.keeper import Keeper
 from penstock.log.routing import Path
 from penstock.log.settings import LogSettings

@@ -1,1 +1,1 @@
-"""Who gives commands their positions: a local journal, a cluster's, or a host's worker 0."""
+"""Give commands their positions: in a local journal, in a cluster's, or by a host's worker 0."""

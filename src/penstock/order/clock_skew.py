@@ -1,4 +1,4 @@
-"""How far an agent's wall clock is off the journal's. Pure.
+"""Judge how far an agent's wall clock is off the journal's. Pure.
 
 An agent's clock never gets into the state: rows are stamped by the journal. But it decides when
 the agent sends and expires, and one that is far off is a machine to be repaired, so such an agent
@@ -37,7 +37,7 @@ class ClockSkew:
             self.skew_ms = 0
 
     def describe(self) -> str:
-        """What is wrong, with numbers; empty: nothing."""
+        """Say what is wrong, with numbers; empty: nothing."""
         if not self.skew_ms:
             return ""
         direction = "ahead of" if self.skew_ms > 0 else "behind"

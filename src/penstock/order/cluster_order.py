@@ -63,7 +63,7 @@ OnStopped = Callable[[PenstockError], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentIdentity:
-    """What an agent says of itself when it opens an epoch (`RegisterAgent`)."""
+    """An agent says this of itself when it opens an epoch (`RegisterAgent`)."""
 
     agent_id: int
     labels: dict[str, str] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class ClusterOrder:
         self._skew = ClockSkew()
         self._levels = KnownLevels()
         self.write_stop = WriteStop()
-        """Set where replicas differ and nobody knows which of them is wrong."""
+        """Set where replicas differ and it is unknown which of them is wrong."""
         self.digest_pins = DigestPins(replica.path)
         """The state that a digest was asked of."""
         self._on_applied: OnApplied = lambda _: None
@@ -497,22 +497,22 @@ class ClusterOrder:
 
     @property
     def clock_skew_ms(self) -> int:
-        """How far this host's clock is ahead of the journal's; 0: within bounds."""
+        """The milliseconds that this host's clock is ahead of the journal's; 0: within bounds."""
         return self._skew.skew_ms
 
     def _refusal(self, commands: Sequence[AnyCommand]) -> RetryableError | None:
-        """Why these may not be written now; None: they may."""
+        """Return why these commands may not be written now; None: they may."""
         return (
             self._clock_error() or self.write_stop.refusal(commands) or self._full_error(commands)
         )
 
     @property
     def unstored_bytes(self) -> int:
-        """Of entries that are applied in memory alone: the replica's disk is full."""
+        """Bytes of entries that are applied in memory alone, since the replica's disk is full."""
         return self._replica.uncommitted_bytes
 
     def _full_error(self, commands: Sequence[AnyCommand]) -> StorageFullError | None:
-        """Why no records are taken; None: they are. Beats and all else go on."""
+        """Return why no records are taken; None: they are. Beats and all else go on."""
         unstored_bytes = self.unstored_bytes
         if unstored_bytes <= UNSTORED_BYTES_MAX or not any(
             type(command) is CommitRuns for command in commands
@@ -527,7 +527,7 @@ class ClusterOrder:
         )
 
     def _clock_error(self) -> RetryableError | None:
-        """Why nothing may be written; None: it may."""
+        """Return why nothing may be written; None: it may."""
         detail = self._skew.describe()
         if not detail:
             return None
@@ -540,7 +540,7 @@ class ClusterOrder:
         if self._failure is None:
             failure = error
             if isinstance(error, NotFoundError):
-                # Rows were trimmed. Of what waits it says nothing: a producer would be told that
+                # Rows were trimmed. Of what waits it says nothing: a producer would learn that
                 # its topic is unknown.
                 failure = InDoubtError("commit", f"agent {self.agent_id}", str(error))
             self._fail(failure)

@@ -15,7 +15,7 @@ _LENGTHS = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
 
 
 class EntryKey(NamedTuple):
-    """Which append of which agent."""
+    """The key says which append of which agent an entry is."""
 
     agent: int
     epoch: int
@@ -26,7 +26,7 @@ def entry_key(body: bytes) -> EntryKey:
     """The key in an entry's body.
 
     Raises:
-        CorruptDataError: these are no bytes of an entry.
+        CorruptDataError: these bytes are not an entry's.
     """
     try:
         if body[0] == ENTRY_VERSION and body[1] == _FIXARRAY | _ENTRY_FIELDS:

@@ -44,7 +44,7 @@ _OF_GROUPS: Final = frozenset({SaveGroup, DeleteGroups, CommitOffsets, DeleteOff
 
 
 class Appends(Protocol):
-    """What is used of `penstock.ports.journal.Journal`."""
+    """The part of `penstock.ports.journal.Journal` that a sender uses."""
 
     async def append(self, body: bytes) -> int:
         """Append an entry; its position.
@@ -78,7 +78,7 @@ class EntrySender:
         """
         Args:
             levels: what of feature levels is applied here; commands above it are not sent.
-            position: what is applied and told here.
+            position: gives the last position that is applied here.
             appended: called when an entry has got its place in the journal.
             stopped: called once when nothing more can be sent: FencedError (the epoch was ended,
                 or is another process's), or the error of the journal that sending again does not
@@ -175,7 +175,7 @@ class EntrySender:
         return len(calls)
 
     def give_up_groups(self, error: RetryableError) -> None:
-        """Fail what was sent of groups: it may be applied, and a client that is told to look for
+        """Fail what was sent of groups: it may be applied, and a client that has to look for
         its coordinator sends it again there. Of records it is the flusher's to answer, whose bytes
         may yet be named."""
         for entry in self._window.unresolved:
@@ -317,5 +317,5 @@ def _fail_calls(calls: list[Call], error: PenstockError) -> None:
     for call in calls:
         if not call.future.done():
             call.future.set_exception(error)
-            # Who submitted may not look any more, which is no news for the loop's handler.
+            # Who submitted may not look any more, and the loop's handler needn't hear of it.
             call.future.exception()

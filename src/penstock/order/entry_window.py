@@ -1,4 +1,4 @@
-"""Which entries an agent has under way: numbering, group commit, and what is to be sent again.
+"""Keep an agent's entries under way: numbering, group commit, and what is to be sent again.
 
 No I/O and no time: `ClusterOrder` is the shell. A call waits in the queue; the next entry takes
 what waits, up to a bound; at most `entries_max` entries are unresolved, and only what applying
@@ -50,13 +50,13 @@ class Call:
 
 
 class Sending(enum.Enum):
-    """What is known of the last copy that was sent."""
+    """The state of the last copy that was sent, as far as it is known."""
 
     IN_FLIGHT = enum.auto()
     ACKED = enum.auto()
     """It lies at `WindowEntry.position`."""
     FAILED = enum.auto()
-    """Not sent, or nobody knows."""
+    """Not sent, or it is unknown."""
 
 
 @dataclass(slots=True, eq=False)
@@ -171,8 +171,8 @@ class EntryWindow:
         self.unresolved.popleft()
 
     def due(self, applied_position: int) -> list[WindowEntry]:
-        """What is to be sent again now, in this order; nothing while copies are in flight, since
-        those tell more."""
+        """Return what is to be sent again now, in this order; nothing while copies are in flight,
+        since those tell more."""
         first: int | None = None
         for index, entry in enumerate(self.unresolved):
             if entry.sending is Sending.IN_FLIGHT:
@@ -183,7 +183,7 @@ class EntryWindow:
         return [] if first is None else list(self.unresolved)[first:]
 
     def drain(self) -> list[Call]:
-        """Give up: all calls that nobody will answer."""
+        """Give up, and return all calls that will have no answer."""
         calls = [call for entry in self.unresolved for call in entry.calls]
         calls += self._queue
         self.unresolved.clear()
@@ -193,7 +193,7 @@ class EntryWindow:
 
 
 def weigh(commands: Sequence[AnyCommand]) -> int:
-    """How much of an entry they take: what applying costs grows with it, and so do the bytes."""
+    """Return how much of an entry they take; the cost of applying and the bytes grow with it."""
     return sum(_weigh(command) for command in commands)
 
 

@@ -24,8 +24,8 @@ class HeadWatch:
     def look(self, now_s: float, confirmed_s: float) -> None:
         """Take note of the time and of when the journal answered last.
 
-        A look that comes late is a break as well: whoever should have looked was stopped, and
-        what it takes for the present may be old.
+        A look that comes late is a break as well: the process was stopped, and what it
+        takes for the present may be old.
         """
         late = self._looked_s is not None and now_s - self._looked_s > self._break_s
         self._looked_s = now_s

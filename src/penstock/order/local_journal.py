@@ -50,7 +50,7 @@ from penstock.state.schema import APPLICATION_ID, FEATURE_LEVEL_MAX, FORMAT_VERS
 CLUSTER_ID_BYTES: Final = 16
 REPLAY_ENTRIES_MAX: Final = 1000
 REPLAY_BYTES_MAX: Final = 4 << 20
-"""Of one transaction, when entries are applied again."""
+"""Bounds of one transaction, when entries are applied again."""
 _FREEING: Final = frozenset(
     {
         CloseJob,
@@ -129,7 +129,7 @@ class LocalJournal:
             check_cluster: raises if the entries aren't of the cluster with this id; called before
                 they are asked for, and again when they are applied if there was no cluster before
                 (the id is empty where there is none yet).
-            journal: keeps the entries beside the database; is closed with the order.
+            journal: keeps the entries in files next to the database; is closed with the order.
 
         Raises:
             InvalidRequestError: another program's file, or a newer release's.
@@ -262,7 +262,7 @@ class LocalJournal:
         )
         outcome = applied.outcome
         if outcome.standing is Standing.REPEATED:
-            # Nobody sends an entry again here, so n and the journal have come apart: answers would
+            # No entry is sent again here, so n and the journal have come apart: answers would
             # be another entry's.
             raise FatalStorageError(
                 "append", f"agent {self.agent_id}", f"entry {self._next_n} was applied before"

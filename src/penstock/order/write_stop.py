@@ -1,4 +1,4 @@
-"""What an agent still orders while its replicas differ without a majority."""
+"""Stop what an agent orders while its replicas differ without a majority."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -34,7 +34,7 @@ ALLOWED: Final = frozenset(
         SetFeatureLevel,
     }
 )
-"""Who belongs to the cluster, what ends the stop, and what keeps more: nothing of a client."""
+"""They say who belongs to the cluster, end the stop, or keep more: none is of a client."""
 
 
 class WriteStop:

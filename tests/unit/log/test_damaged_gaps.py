@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.damage.findings import DamagedError
 from penstock.log.fetch.blocks import BlockKey
+from penstock.log.findings import DamagedError
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import stored_header
 from penstock.state.rows import StoredRun

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.damage.findings import DamagedError, DamageKind
+from penstock.log.findings import DamagedError, DamageKind
 from support.log_rig import Rig, run_rig
 from support.rot import consume, flip, object_path, read_views, runs_of, wal_path
 

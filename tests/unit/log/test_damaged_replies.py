@@ -8,7 +8,7 @@ import pytest
 from obstore.store import MemoryStore
 from typing_extensions import Buffer
 
-from penstock.log.damage.findings import DamagedError, DamageKind
+from penstock.log.findings import DamagedError, DamageKind
 from penstock.objects.bucket import BucketStore
 from penstock.peers import OwnBlocks, ZoneStore
 from penstock.peers.codec import BlockRange

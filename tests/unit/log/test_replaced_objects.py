@@ -9,9 +9,9 @@ import pytest
 from typing_extensions import Buffer
 
 from penstock.log.checking import OTHERS
-from penstock.log.damage.findings import DamagedError
 from penstock.log.fetch import examine
 from penstock.log.fetch.blocks import BlockKey
+from penstock.log.findings import DamagedError
 from penstock.model.ids import PartitionKey
 from penstock.ports.objects import Versioned
 from penstock.state.rows import StoredRun

@@ -14,9 +14,9 @@ from penstock.log.damage.repair import DamageRepair
 from penstock.log.damage.run_restorer import RunRestorer
 from penstock.log.damage.scan import Progress, scan
 from penstock.log.damage.scrub import Scrubber
-from penstock.log.fetch.reads import Reads
 from penstock.log.numbers import ObjectNumbers
 from penstock.log.partitions import Partitions
+from penstock.log.reads import Reads
 from penstock.log.settings import LogSettings
 from penstock.log.state_queries import StateQueries
 from penstock.order.port import Committer

@@ -2,7 +2,7 @@
 
 A frame's damage may hit records, or only what lies around them. So each run that a damaged stretch
 overlaps is read at once and checked like any other read: what is wrong of it is noted as damage
-(`penstock.log.damage.findings`), and what is right is served.
+(`penstock.log.findings`), and what is right is served.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any, Final
 
-from penstock.log.damage.findings import SHOWN_MAX, DamagedError
 from penstock.log.fetch.examine import Examiner
+from penstock.log.findings import SHOWN_MAX, DamagedError
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey
 from penstock.state.read.queries import Queries

@@ -13,12 +13,12 @@ from functools import partial
 from typing import Final
 
 from penstock.log.checking import EpochStarts
-from penstock.log.damage.findings import DamagedError, Damages
 from penstock.log.damage.loss_steps import loss_steps
 from penstock.log.damage.run_restorer import Found, RunRestorer
 from penstock.log.damage.salvage import Kept, salvage
 from penstock.log.fetch.examine import Examiner
 from penstock.log.fetch.run_checks import RunChecks, place_of
+from penstock.log.findings import DamagedError, Damages
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey
 from penstock.order.port import Committer

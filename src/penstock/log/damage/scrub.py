@@ -16,8 +16,8 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any, Final
 
-from penstock.log.damage.findings import DamagedError
 from penstock.log.fetch.examine import Examiner
+from penstock.log.findings import DamagedError
 from penstock.model.errors import RetryableError
 from penstock.model.ids import PartitionKey, partition_key
 from penstock.ports.clock import Clock

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Final
 
 from penstock.log.checking import Fault
-from penstock.log.damage.findings import DamageKind
 from penstock.log.fetch.blocks import BlockCache
 from penstock.log.fetch.examine import Examiner
 from penstock.log.fetch.object_runs import ObjectRuns
@@ -23,6 +22,7 @@ from penstock.log.fetch.run_checks import RunChecks
 from penstock.log.fetch.tail import TailCache, TailRead
 from penstock.log.fetch.whole_runs import BadRunError, WholeRuns, read_wal_run
 from penstock.log.fetch.windows import RunWindows
+from penstock.log.findings import DamageKind
 from penstock.log.settings import LogSettings
 from penstock.log.state_queries import StateQueries
 from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError, RetryableError

@@ -12,9 +12,9 @@ from concurrent.futures import Executor
 from typing import Final, NamedTuple, TypeVar
 
 from penstock.log.checking import Checked, EpochStarts, Fault, Rules
-from penstock.log.damage.findings import Damage, DamagedError, DamageKind, Damages
 from penstock.log.fetch.object_reads import ObjectReads
 from penstock.log.fetch.placed import PlacedRuns, Proof
+from penstock.log.findings import Damage, DamagedError, DamageKind, Damages
 from penstock.model.ids import PartitionKey
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore

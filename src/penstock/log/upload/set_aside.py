@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.log.checking import Fault
-from penstock.log.damage.findings import Damage, DamageKind, Damages
 from penstock.log.fetch.run_checks import place_of
 from penstock.log.fetch.whole_runs import BadRunError
+from penstock.log.findings import Damage, DamageKind, Damages
 from penstock.model.errors import CorruptDataError
 from penstock.ports.clock import Clock
 from penstock.state.rows import StoredRun

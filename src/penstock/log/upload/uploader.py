@@ -16,9 +16,9 @@ from typing import Final, Protocol
 
 from typing_extensions import Buffer
 
-from penstock.log.damage.findings import Damages
 from penstock.log.fetch.tail import TailCache
 from penstock.log.fetch.whole_runs import read_wal_run
+from penstock.log.findings import Damages
 from penstock.log.numbered_put import put_numbered
 from penstock.log.numbers import ObjectNumbers
 from penstock.log.settings import LogSettings

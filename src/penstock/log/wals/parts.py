@@ -9,8 +9,8 @@ from penstock.log.append.broken import KnownProducer
 from penstock.log.append.flight import Flight
 from penstock.log.append.flusher import ByteStore, Flusher
 from penstock.log.append.to_tail import take_batches
-from penstock.log.damage.findings import Damages
 from penstock.log.fetch.tail import TailCache
+from penstock.log.findings import Damages
 from penstock.log.instruments import LogInstruments
 from penstock.log.numbers import ObjectNumbers
 from penstock.log.settings import LogSettings

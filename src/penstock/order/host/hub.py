@@ -146,7 +146,7 @@ class WorkerHub:
         hello = None if body is None else decode_to_writer(body)
         if not isinstance(hello, Hello) or hello.version != VERSION:
             return
-        # From here on it is told everything; what it reads in the file is this old at most.
+        # From here on the worker hears of everything; the file that it reads is this old at most.
         position = self._position()
         self._followers.add(writer)
         await self._flush()
@@ -197,7 +197,7 @@ class WorkerHub:
         try:
             position = await self._flush()
         except PenstockError as error:
-            # No answer: whoever asked takes the writer for away, and asks again.
+            # No answer: the worker that asked takes the writer for away, and asks again.
             heard(Cause.SERVE_WORKER, error, logger, "the file can't be brought up to date")
             return
         send(writer, encode(Flushed(token, position)))

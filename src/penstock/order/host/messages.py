@@ -29,7 +29,7 @@ class Hello(Message, frozen=True, tag="hello"):
 
 
 class Welcome(Message, frozen=True, tag="welcome"):
-    """The file holds the state at `position` or later; every later entry will be told."""
+    """The file holds the state at `position` or later; a message follows for every later entry."""
 
     cluster_id: str
     position: int
@@ -43,7 +43,7 @@ class RelayEntry(Message, frozen=True, tag="entry"):
 
 
 class EntryApplied(Message, frozen=True, tag="entry."):
-    """What became of it."""
+    """The outcome of an entry."""
 
     token: int
     position: int
@@ -70,7 +70,7 @@ class AppliedChanges(Message, frozen=True, tag="applied"):
 
 
 class AskHead(Message, frozen=True, tag="head"):
-    """How far is the journal?"""
+    """A worker asks for the head of the journal."""
 
     token: int
 

@@ -204,7 +204,7 @@ class HostOrder:
     # -- the journal's end, as `EntrySender` wants it ----------------------------------------------
 
     async def append(self, body: bytes) -> int:
-        """Hand an entry to the writer; its position, once it is applied and told.
+        """Hand an entry to the writer; its position, once it is applied and known here.
 
         Raises:
             RetryableError: unknown whether it was applied.
@@ -299,7 +299,7 @@ class HostOrder:
     async def _read_welcome(
         self, reader: asyncio.StreamReader, early: list[AppliedChanges]
     ) -> Welcome | None:
-        """What is applied while the writer brings its file up to date comes first."""
+        """Read the welcome; what is applied while the writer flushes its file comes first."""
         while (body := await read_message(reader)) is not None:
             message = decode_to_worker(body)
             if isinstance(message, Welcome):
@@ -309,7 +309,7 @@ class HostOrder:
         return None
 
     async def _follow_or_end(self) -> None:
-        """Whoever doesn't follow any more must not go on, knowing nothing of what is new."""
+        """Follow, or end: a worker that doesn't follow must not go on without what is new."""
         try:
             await self._follow()
         except PenstockError as error:

@@ -42,7 +42,7 @@ async def read_message(reader: asyncio.StreamReader) -> bytes | None:
     """The next message's body; None: the other side is gone.
 
     Raises:
-        CorruptDataError: its length is no length.
+        CorruptDataError: its length is out of range.
     """
     try:
         length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")

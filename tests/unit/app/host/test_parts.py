@@ -21,7 +21,7 @@ from penstock.config.settings import ServerSettings
 from penstock.log.append import lane
 from penstock.log.append.frames import FrameCommitter
 from penstock.log.append.plan import PartitionAppend
-from penstock.log.damage.findings import DamagedError
+from penstock.log.findings import DamagedError
 from penstock.membership.membership import Membership
 from penstock.model.errors import PenstockError, RetryableError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.damage.findings import DamagedError, DamageKind
 from penstock.log.damage.frames import REFRESH_S, DamagedFrames
+from penstock.log.findings import DamagedError, DamageKind
 from penstock.model.errors import CorruptDataError, RetryableError
 from penstock.model.ids import PartitionKey
 from penstock.replica.journal_format import (

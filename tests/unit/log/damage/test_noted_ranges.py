@@ -12,7 +12,7 @@ from penstock.model.ids import PartitionKey
 from penstock.state.answers import LossAccepted
 from penstock.state.commands import AcceptLoss
 from support.log_rig import Rig, run_rig
-from unit.log.damage.test_findings import runs_of
+from unit.log.test_findings import runs_of
 
 
 async def lose_every_other(rig: Rig, ranges: int) -> PartitionKey:

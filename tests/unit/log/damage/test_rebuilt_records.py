@@ -17,8 +17,8 @@ from penstock.state.answers import Refusal, RunsRestored
 from penstock.state.commands import RestoredRun, RestoreRuns
 from support.log_contents import verify_path
 from support.log_rig import Rig, run_rig
-from unit.log.damage.test_findings import consume, object_path, read_views, runs_of
 from unit.log.damage.test_run_restorer import STILL, forget_wal, stored
+from unit.log.test_findings import consume, object_path, read_views, runs_of
 
 EPOCHS = ((0, 0), (3, 5))
 

@@ -21,7 +21,7 @@ from penstock.state.rows import StoredRun
 from support.examples import examples
 from support.log_contents import verify_path
 from support.log_rig import Rig, run_rig
-from unit.log.damage.test_findings import (
+from unit.log.test_findings import (
     consume,
     flip,
     object_path,

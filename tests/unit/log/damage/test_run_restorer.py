@@ -18,7 +18,7 @@ from penstock.state.levels import LevelNotOnError
 from penstock.state.rows import StoredRun
 from support.log_contents import verify_path
 from support.log_rig import Rig, run_rig
-from unit.log.damage.test_findings import consume, flip, object_path, read_views, runs_of
+from unit.log.test_findings import consume, flip, object_path, read_views, runs_of
 
 STILL = 1 << 40
 

@@ -12,8 +12,8 @@ from penstock.log.damage.scrub import Scrubber
 from penstock.model.errors import RetryableError
 from support.log_contents import verify_path
 from support.log_rig import Rig, run_rig
-from unit.log.damage.test_findings import flip, object_path, runs_of, wal_path
 from unit.log.damage.test_scrub import fill
+from unit.log.test_findings import flip, object_path, runs_of, wal_path
 
 FAST = 1 << 40
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.damage.findings import DamageKind
+from penstock.log.findings import DamageKind
 from penstock.model.errors import RetryableError
 from penstock.model.ids import PartitionKey
 from penstock.state import leftovers
 from penstock.state.commands import TrimLog
 from support.log_rig import Rig, run_rig
-from unit.log.damage.test_findings import flip, object_path, runs_of, wal_path
+from unit.log.test_findings import flip, object_path, runs_of, wal_path
 
 FAST = 1 << 30
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.log.checking import OTHERS
-from penstock.log.damage.findings import DamagedError
+from penstock.log.findings import DamagedError
 from support.cleaning import clean
 from support.log_rig import Rig, run_rig
 from support.rot import object_path, runs_of

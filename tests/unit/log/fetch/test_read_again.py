@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.log.checking import OTHERS, Checked, Fault
-from penstock.log.damage.findings import DamagedError, Damages
 from penstock.log.fetch.blocks import BlockCache, BlockKey
 from penstock.log.fetch.object_reads import CHANGES_MAX
 from penstock.log.fetch.read_again import ReadAgain, is_whole
 from penstock.log.fetch.run_checks import RunChecks
+from penstock.log.findings import DamagedError, Damages
 from penstock.log.settings import LogSettings
 from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError, RetryableError
 from penstock.model.ids import PartitionKey

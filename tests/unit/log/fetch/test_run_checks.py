@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.log.checking import Checked, Fault
-from penstock.log.damage.findings import DamagedError, DamageKind, Damages
 from penstock.log.fetch import run_checks
 from penstock.log.fetch.placed import Proof
 from penstock.log.fetch.run_checks import KNOWN_S, RunChecks, place_of
+from penstock.log.findings import DamagedError, DamageKind, Damages
 from penstock.model.ids import PartitionKey
 from penstock.records.sums import SUM_MASK
 from penstock.state.rows import StoredRun

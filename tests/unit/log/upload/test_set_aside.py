@@ -1,6 +1,6 @@
 """A damaged run of the WAL is read again less and less often, and never given up."""
 
-from penstock.log.damage.findings import Damages
+from penstock.log.findings import Damages
 from penstock.log.upload.set_aside import REREAD, SetAside
 from penstock.model.errors import CorruptDataError
 from penstock.model.ids import PartitionKey

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.damage.findings import DamagedError
+from penstock.log.findings import DamagedError
 from penstock.model.errors import CorruptDataError
 from penstock.model.ids import PartitionKey, partition_key
 from penstock.state.answers import BatchStatus, Done

@@ -5,7 +5,6 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Final
 
-from penstock.log.damage.findings import DamagedError, Damages, Troubles
 from penstock.log.fetch.blocks import BlockCache
 from penstock.log.fetch.reader import LogReader
 from penstock.log.fetch.remote_wal import RemoteRuns, RemoteWal
@@ -13,6 +12,7 @@ from penstock.log.fetch.run_checks import RunChecks
 from penstock.log.fetch.tail import TailCache
 from penstock.log.fetch.times import find_max_timestamp, find_time
 from penstock.log.fetch.waiters import Waiters
+from penstock.log.findings import DamagedError, Damages, Troubles
 from penstock.log.instruments import LogInstruments
 from penstock.log.partitions import Partitions
 from penstock.log.settings import LogSettings

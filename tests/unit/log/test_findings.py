@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log.damage.findings import DamagedError, DamageKind
 from penstock.log.fetch.blocks import BlockKey
+from penstock.log.findings import DamagedError, DamageKind
 from penstock.records.batch import stored_header
 from penstock.state.rows import StoredRun
 from support.log_rig import Rig, run_rig
