@@ -1,1 +1,1 @@
-"""Jobs beside the agents: their client, engines, Spark, compaction, tables, the connector."""
+"""Jobs outside the agents: their client, engines, Spark, compaction, tables, the connector."""

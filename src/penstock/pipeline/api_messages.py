@@ -1,9 +1,8 @@
-"""What pipeline jobs and an agent say to one another over HTTP: docs/formats/pipeline-api.md.
-Pure.
+"""Pipeline jobs and agents exchange these messages over HTTP: docs/formats/pipeline-api.md. Pure.
 
-JSON both ways. Fields are only ever added, with a default; what a field means changes only with
-`API_VERSION`. No message holds a secret, save `Accesses`, which is answered to whoever is about to
-read or write an object, and belongs into no plan, partition, log or checkpoint.
+Messages are JSON. Fields are only ever added, with a default; a field's meaning changes only with
+`API_VERSION`. No message holds a secret except `Accesses`, which is an answer to a process that is
+about to read or write an object, and which belongs into no plan, partition, log or checkpoint.
 """
 
 from typing import Final
@@ -34,7 +33,7 @@ RUN_FIELDS: Final = 8
 LEASE_MS_MAX: Final = 3_600_000
 """Agents give no job a longer lease."""
 ITEMS_MAX: Final = 10_000
-"""Of a call that takes several: keys, partitions, times."""
+"""The greatest number of items (keys, partitions, times) of a call."""
 
 
 class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
@@ -44,7 +43,7 @@ class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
 class Info(Message, frozen=True):
     """Whom one talks to. `objects`: how objects are reached: "agent" (through it alone) or
     "presigned"; `objects_url` is the store without credentials, for executors that have their own
-    ("" where it can't be told)."""
+        ("" where the store has no such URL)."""
 
     cluster_id: str
     version: str
@@ -79,7 +78,7 @@ class JobOpen(Message, frozen=True):
 
 
 class JobState(Message, frozen=True):
-    """Whether a job is open: it began, and neither its driver nor its lease ended it."""
+    """Says whether a job is open: neither its driver nor its lease has ended it."""
 
     is_open: bool
 
@@ -88,8 +87,9 @@ class JobState(Message, frozen=True):
 
 
 class TopicsRequest(Message, frozen=True):
-    """Which topics: by name, or whose whole name matches `pattern` (a Python regular expression),
-    or by id; all where none of the three is given. Unknown ones are left out of the answer."""
+    """Asks for topics: by name; or by a Python regular expression, `pattern`, which the whole name
+    must match; or by id; without any of the three, for all. Unknown topics are left out of the
+    answer."""
 
     names: list[str] | None = None
     topic_ids: list[str] | None = None
@@ -146,7 +146,7 @@ class Range(Message, frozen=True, array_like=True):
 
 
 class RunsRequest(Message, frozen=True):
-    """Where records lie: of `ranges`, or of everything (None), past `after` of the last page."""
+    """Asks for the places of records of `ranges`, or of everything (None), after the last page."""
 
     ranges: list[Range] | None = None
     after: str = ""
@@ -181,7 +181,7 @@ class RunPage(Message, frozen=True):
 
 
 class ProducersRequest(Message, frozen=True):
-    """Of which partitions the active producers are wanted: (topic id, partition)."""
+    """Asks for the active producers of partitions: (topic id, partition)."""
 
     partitions: list[tuple[str, int]]
 
@@ -196,7 +196,7 @@ class Producers(Message, frozen=True):
 
 
 class AccessRequest(Message, frozen=True):
-    """How to read (`GET`) or write (`PUT`) objects. Keys to write must be of an open job."""
+    """Asks how to read (`GET`) or write (`PUT`) objects. Keys to write must be an open job's."""
 
     method: str
     keys: list[str]
@@ -224,7 +224,7 @@ STORED_LIVE: Final = "L"
 STORED_CONDEMNED: Final = "C"
 """No run names it any more; it will be deleted."""
 STORED_JOB: Final = "J"
-"""Of an open job, which may still commit it."""
+"""The object is of an open job, which may still commit it."""
 STORED_UNKNOWN: Final = "U"
 """The journal doesn't know it: an upload that is under way, or an orphan."""
 
@@ -240,7 +240,7 @@ class OutputObject(Message, frozen=True, array_like=True):
 
 
 class ReplacedPartition(Message, frozen=True):
-    """As `penstock.state.pipeline_commands.ReplacedPartition`, by topic id."""
+    """The same as `penstock.state.pipeline_commands.ReplacedPartition`, by topic id."""
 
     topic_id: str
     partition: int
@@ -251,7 +251,7 @@ class ReplacedPartition(Message, frozen=True):
 
 
 class ReplaceRequest(Message, frozen=True):
-    """As `penstock.state.pipeline_commands.ReplaceRuns`."""
+    """The same as `penstock.state.pipeline_commands.ReplaceRuns`."""
 
     job: int
     n: int
@@ -267,12 +267,12 @@ class Replaced(Message, frozen=True):
 
 
 class WriteRun(Message, frozen=True):
-    """As `penstock.state.pipeline_commands.WriteRun`, by topic id.
+    """The same as `penstock.state.pipeline_commands.WriteRun`, by topic id.
 
     `batches` flat, 6 integers each: length in bytes, record count, max timestamp in ms as the
     difference to the batch before (the first: to 0), producer id, producer epoch, base sequence
-    (-1, -1, -1 without one); `crcs`: the CRC-32C of each batch, 4 bytes big-endian; empty: they
-    aren't said.
+        (-1, -1, -1 without one); `crcs`: the CRC-32C of each batch, 4 bytes big-endian; empty: not
+        given.
     """
 
     topic_id: str
@@ -284,7 +284,7 @@ class WriteRun(Message, frozen=True):
 
 
 class WriteRequest(Message, frozen=True):
-    """As `penstock.state.pipeline_commands.CommitWrite`."""
+    """The same as `penstock.state.pipeline_commands.CommitWrite`."""
 
     job: int
     writer_id: str
@@ -303,7 +303,7 @@ class Written(Message, frozen=True):
 
 
 class Writer(Message, frozen=True):
-    """What is known of a writer: GET WRITERS_PATH/ID; 404 when it never wrote."""
+    """The state's entry for a writer: GET WRITERS_PATH/ID; 404 when the writer never wrote."""
 
     writer_id: str
     incarnation: str
@@ -315,7 +315,7 @@ class Writer(Message, frozen=True):
 
 
 class TableProgress(Message, frozen=True):
-    """How far a table has followed a topic. `offsets`: (partition, next offset)."""
+    """A table's progress in a topic. `offsets`: (partition, next offset)."""
 
     topic_id: str
     table: str
@@ -332,7 +332,7 @@ class Tables(Message, frozen=True):
 
 
 class Problem(Message, frozen=True):
-    """The body of every answer that is no success. `kind` is one caller's action:
+    """The body of every answer that reports a failure. `kind` says what the caller does:
     retry (503: the same again, at this agent or another), refused (409: don't send it again),
     not_found (404), invalid (400), secret (401). `reason`: a Refusal's name, where it is one."""
 

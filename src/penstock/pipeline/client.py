@@ -64,16 +64,16 @@ _JSON: Final = {"content-type": "application/json"}
 
 
 class DoorOptions(msgspec.Struct, frozen=True):
-    """How a job reaches a cluster: goes to executors as it is, so it never holds a secret.
+    """Says how a job reaches a cluster. It goes to executors as it is, so it never holds a secret.
 
     Args:
-        urls: agents' HTTP ports, tried in turn.
-        secret_file: a path, read where the client runs; else the environment's
+        urls: the agents' HTTP ports, tried in turn.
+        secret_file: the path of a file that is read where the client runs; else the environment's
             `PENSTOCK_CLUSTER_SECRET_FILE` or `PENSTOCK_CLUSTER_SECRET`.
         objects: how objects are reached: `auto` (presigned URLs, else through the agent), `agent`,
             or `ambient` (the executor's own credentials).
-        timeout_s: of one call.
-        deadline_s: of all its tries.
+        timeout_s: the deadline of one call.
+        deadline_s: the deadline of all tries of a call.
     """
 
     urls: tuple[str, ...]
@@ -218,7 +218,7 @@ class DoorClient:
     def runs(
         self, ranges: Sequence[Range] | None = None, *, with_wal: bool = True
     ) -> Iterator[RunPage]:
-        """Where the records of ranges, or of everything, lie: all pages.
+        """Yield all pages of the places of records, of ranges or of everything.
 
         Raises:
             NotFoundError: a range's topic or partition isn't there.
@@ -317,7 +317,8 @@ class DoorClient:
         )
 
     def stored(self, prefix: str) -> Stored:
-        """What the store and the journal have below `segments/PREFIX/`: two hexadecimal digits."""
+        """List what the store and the journal have below `segments/PREFIX/`: two hexadecimal
+        digits."""
         path = f"{door.STORED_PATH}/{prefix}"
         return self._get(path, Stored, "list", f"segments/{prefix}")
 
@@ -344,7 +345,7 @@ class DoorClient:
         return self._post(door.WRITE_PATH, request, Written, "commit", subject)
 
     def writer(self, writer_id: str) -> Writer | None:
-        """What is known of a writer; None: it never wrote."""
+        """Return the state's entry for a writer; None: it never wrote."""
         path = f"{door.WRITERS_PATH}/{quote(writer_id, safe='')}"
         try:
             return self._get(path, Writer, "look up writer", writer_id)
@@ -354,7 +355,7 @@ class DoorClient:
     # -- tables ----------------------------------------------------------------------------------
 
     def tables(self, topic_id: str | None = None) -> list[TableProgress]:
-        """How far tables have followed their topics."""
+        """List the progress of tables."""
         query = {} if topic_id is None else {"topic_id": topic_id}
         answer = self._call("GET", door.TABLES_PATH, "list", "tables", query=query)
         return _decode(answer, Tables, "list", "tables").tables

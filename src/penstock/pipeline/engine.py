@@ -1,9 +1,9 @@
 """Engines: run one function on many items, on this machine or on Spark's executors.
 
-An item holds all that its task needs (where the door is, what to read), so that the same task runs
-in a thread, in a process and on an executor. Tasks run at least once, and perhaps twice at the same
-time: what they write has a name of their attempt's own, and only a driver's commit makes it live.
-Whoever iterates sees results as they come, and draws progress from them.
+An item holds everything that its task needs (the agents' URLs, what to read), so that the same task
+runs in a thread, in a process and on an executor. Tasks run at least once, and perhaps twice at the
+same time: each attempt gives what it writes a name of its own, and only a driver's commit makes the
+result live. The caller iterates over results as they come, and draws progress from them.
 """
 
 import logging
@@ -45,12 +45,12 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """What --engine calls it."""
+        """The engine's name for --engine."""
         ...
 
     @property
     def parallelism(self) -> int:
-        """How many items run at the same time; plans aim at a few times as many items."""
+        """The number of items that run at the same time; plans aim at a few times as many items."""
         ...
 
     def run(
@@ -90,7 +90,7 @@ class LocalEngine:
     def run(
         self, task: Callable[[T], R], items: Iterable[T], *, attempts: int = 3
     ) -> Generator[tuple[int, R], None, None]:
-        """As `Engine.run` says."""
+        """See `Engine.run`."""
         attempt = Attempts(task, attempts)
         waiting = enumerate(items)
         repeated: list[tuple[int, T, int]] = []
@@ -122,8 +122,8 @@ class LocalEngine:
                     try:
                         result = future.result()
                     except BrokenProcessPool as error:
-                        # One worker's death fails whatever the pool holds, and nobody can say
-                        # whose it was: all of them count it.
+                        # The death of one worker fails every item in the pool, and it isn't known
+                        # which item was its: the failure counts for all of them.
                         broken = True
                         if lost + 1 >= attempts:
                             raise lost_worker(f"item {index}", str(error)) from error

@@ -1,4 +1,4 @@
-"""Which engine a command runs on, and opening it: Spark where it is installed, else threads."""
+"""A command chooses its engine and opens it: Spark where it is installed, else threads."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -15,20 +15,20 @@ LOCAL: Final = "local"
 SPARK: Final = "spark"
 DEFAULT_MASTER: Final = "local[*]"
 MASTER_VARIABLES: Final = ("SPARK_REMOTE", "SPARK_MASTER")
-"""Of Spark's own; the first one that is set names the master."""
+"""Variables of Spark; the first that is set names the master."""
 
 
 class EngineChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine and what it is started with; sent to the process that opens it.
+    """An engine and its settings, which are sent to the process that opens it.
 
     Args:
         name: LOCAL or SPARK.
-        master: Spark's.
-        memory: of the JVM, where it is a child of this process.
+        master: Spark's master.
+        memory: the memory of the JVM, where the JVM is a child of this process.
         workers: threads of the local engine; 0: as many as there are cores.
-        ui_port: of Spark's web page; -1: there is none, 0: any free one.
+        ui_port: the port of Spark's web page; -1: there is none, 0: any free port.
         conf: further settings of Spark.
-        reason: why it is not Spark, where nobody asked for threads.
+        reason: why the engine isn't Spark although the user didn't ask for threads.
     """
 
     name: str

@@ -38,7 +38,7 @@ VERSION: Final = 1
 MANIFEST: Final = "_penstock_export.json"
 """Its underscore keeps Spark and its like from reading it as data."""
 FILE_BYTES: Final = 64 << 20
-"""Of the log, per file."""
+"""The bytes of the log that go into one file."""
 ROW_GROUP_BYTES: Final = 32 << 20
 
 SCHEMA: Final = pa.schema(
@@ -54,7 +54,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 _NAME_DIGITS: Final = 16
-"""Of an export's id, in its files' names."""
+"""Digits of an export's id in its files' names."""
 _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 Watch = Callable[[int, int, int], None]
@@ -74,7 +74,7 @@ class ExportedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What an export holds, as of one position of the journal. `files` by partition and offset."""
+    """An export's contents, as of one position of the journal. `files` by partition and offset."""
 
     version: int
     export_id: str
@@ -100,7 +100,7 @@ class ExportItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exported(msgspec.Struct, kw_only=True):
-    """What was exported; `url`: of the manifest's folder."""
+    """The result of an export; `url`: the manifest's folder."""
 
     topic: str
     url: str
@@ -205,7 +205,7 @@ def _write_files(
     lease: JobLease,
     watch: Watch,
 ) -> list[ExportedFile]:
-    """What was written, in the order of `items`, whose bytes of the log are `sizes`."""
+    """Return the written files, in the order of `items`, whose bytes of the log are `sizes`."""
     written: dict[int, ExportedFile] = {}
     done_bytes = records = 0
     # Closed whatever happens: nothing is written any more once this is over.
@@ -241,7 +241,7 @@ def _manifest(
 
 
 def _leader_epoch(topic: TopicState) -> int:
-    """Of the log's last restore; 0: it was never restored."""
+    """Return the leader epoch of the log's last restore; 0: it was never restored."""
     return max((epoch for state in topic.partitions for epoch, _ in state.epoch_starts), default=0)
 
 

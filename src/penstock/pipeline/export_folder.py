@@ -34,8 +34,8 @@ TRIES: Final = 4
 
 
 class Marker(msgspec.Struct, frozen=True, kw_only=True):
-    """Who writes into a folder. `leader_epoch` tells a restored log from the one that it was
-    restored from, whose cluster id it has; `started_ms`: journal time, since the epoch."""
+    """Names the writer of a folder. `leader_epoch` distinguishes a restored log from its parent,
+    which has the same cluster id; `started_ms`: journal time, since the epoch."""
 
     version: int = MARKER_VERSION
     export_id: str
@@ -48,7 +48,7 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Jobs(Protocol):
-    """What is used of `penstock.pipeline.client.DoorClient`."""
+    """The part of `penstock.pipeline.client.DoorClient` that is used here."""
 
     def is_job_open(self, job: int) -> bool:
         """Whether a job goes on, by the journal's head."""
@@ -106,7 +106,7 @@ class ExportFolder:
             ) from error
 
     def listed(self) -> list[ListedFile]:
-        """What lies there, without markers."""
+        """List the folder's files, without markers."""
         return [found for found in self._files.list(self._url) if not _is_marker(found.url)]
 
     def _take(self) -> None:
@@ -127,14 +127,15 @@ class ExportFolder:
         raise refusals[0]
 
     def _refusal(self, url: str) -> ConflictError | None:
-        """Why another's marker keeps this export out; None: its export is over."""
+        """Return the error if another export's marker keeps this one out; None: that export is
+        over."""
         try:
             marker = msgspec.json.decode(self._files.get(url), type=Marker)
         except NotFoundError:
             return None
         except MALFORMED as error:
             return self._refused(
-                f"{url} is no marker that this release reads: {error}",
+                f"{url} is not a marker that this release can read: {error}",
                 "delete it once no export writes there",
             )
         since = datetime.fromtimestamp(marker.started_ms / 1000, UTC)
@@ -164,7 +165,7 @@ class ExportFolder:
         try:
             self._files.delete([self._own_url])
         except PenstockError as error:
-            # Its job is about to end, so that it keeps nobody out.
+            # The export's job is about to end, so the marker keeps no other export out.
             heard(Cause.REMOVE_FILE, error, logger, "the marker of this export stays")
 
 

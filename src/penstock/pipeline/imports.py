@@ -81,7 +81,7 @@ class ImportedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Imported(msgspec.Struct, kw_only=True):
-    """What was imported: `records` by this process; `repeated_records` by one before."""
+    """The result of an import: `records` by this process; `repeated_records` by an earlier one."""
 
     topic: str
     import_id: str
@@ -293,7 +293,7 @@ def _commit(
             raise ConflictError(
                 "import",
                 f"{topic.name}-{file.partition}",
-                f"its end is {ends.get(file.partition)} where {last} is due: somebody else wrote",
+                f"its end is {ends.get(file.partition)} instead of {last}: another client wrote",
                 "delete the topic and import again, with no producers",
             )
 

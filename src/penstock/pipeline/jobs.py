@@ -20,7 +20,7 @@ from penstock.pipeline.tables.settings import CatalogSettings, TableSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsSettings:
-    """What runs how often. Intervals are in seconds; 0: not at all."""
+    """The intervals of jobs, in seconds; 0: never."""
 
     compaction_interval_s: float = 60.0
     table_interval_s: float = 30.0
@@ -65,7 +65,7 @@ class TableWork:
 
     @property
     def name(self) -> str:
-        """By the topic: the table's name may change with the topic's configs."""
+        """Named by the topic, since the table's name may change with the topic's configs."""
         return f"table of {self.settings.topic}"
 
     def run(self, stopping: Stopping) -> Mapping[str, Any]:  # noqa: ARG002 - it ends soon
@@ -85,7 +85,7 @@ class MaintenanceWork:
 
     @property
     def name(self) -> str:
-        """By the topic, as `TableWork`."""
+        """Named by the topic, like `TableWork`."""
         return f"maintenance of the table of {self.settings.topic}"
 
     def run(self, stopping: Stopping) -> Mapping[str, Any]:  # noqa: ARG002 - as above
@@ -99,7 +99,8 @@ class MaintenanceWork:
 def job_finder(
     client: DoorClient, engine: Engine, settings: JobsSettings
 ) -> Callable[[], Iterable[Work]]:
-    """What gives the jobs that there are now: topics get tables, and lose them, at any time."""
+    """Return a function that finds the present jobs: topics get tables, and lose them, at any
+    time."""
 
     def find() -> Iterable[Work]:
         works: list[Work] = []

@@ -58,7 +58,7 @@ def keep(
 
 
 def cache_folders(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Where to try: this process's environment says where the user's cache is."""
+    """Yield the folders to try. The environment says where the user's cache is."""
     cache = environment.get("XDG_CACHE_HOME", "")
     if Path(cache).is_absolute():
         yield Path(cache) / "penstock"

@@ -26,14 +26,14 @@ _RENEWALS_PER_LEASE: Final = 4
 class JobLease:
     """A job of the cluster, as a context manager: `with JobLease(client, kind=..., name=...)`.
 
-    A driver's; tasks get its number alone. `check` before what must not go on without it, and
-    each commit says so as well.
+    The driver has the lease; tasks get only the job's number. `check` comes before work that needs
+    the job, and each commit names the job as well.
 
     Args:
         kind: compaction, read, write, table, verify, ...
-        name: for people: who runs it.
-        lease_ms: the agents close a job that wasn't renewed for so long.
-        age_max_ms: past it the agents close it in any case.
+        name: the job's name for people.
+        lease_ms: the agents close a job that wasn't renewed for this long.
+        age_max_ms: the agents close a job of this age in any case.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class JobLease:
         self._lease_s = lease_ms / 1000
         self.job = 0
         self.position = 0
-        """What is found at this position of the journal or later stays readable."""
+        """Everything at this position of the journal or later stays readable."""
         self.time_ms = 0
         """Journal time there."""
 
@@ -90,8 +90,8 @@ class JobLease:
     def check(self) -> None:
         """
         Raises:
-            FencedError: the job was closed, or nobody has heard of it for as long as its lease:
-                what it reads may be deleted, and its commits are refused.
+            FencedError: the job was closed, or could not be renewed for as long as its lease:
+                objects that it reads may be deleted, and its commits are refused.
         """
         lost = self._lost
         if lost is not None:

@@ -1,4 +1,4 @@
-"""What `penstock pipeline run` shows of itself over HTTP: /metrics, /v1/status, /health."""
+"""`penstock pipeline run` serves its own state over HTTP: /metrics, /v1/status, /health."""
 
 import json
 import threading
@@ -89,7 +89,7 @@ class Monitor:
                 self.wfile.write(body)
 
             def log_message(self, *arguments: Any) -> None:
-                """Scrapes are no event."""
+                """Log nothing, since a scrape is not an event."""
 
         self._server = ThreadingHTTPServer(address, Handler)
         self._thread = threading.Thread(
@@ -98,7 +98,7 @@ class Monitor:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port of the server."""
         return int(self._server.server_address[1])
 
     def __enter__(self) -> Self:

@@ -25,10 +25,10 @@ from penstock.system.waiting import pause
 T = TypeVar("T")
 
 Item = tuple[str, int, int] | tuple[str, int, int, str]
-"""What to read: key, start and end in bytes, and the object's origin where it has one."""
+"""A range to read: key, start and end in bytes, and the object's origin if it has one."""
 
 PUT_BYTES_MAX: Final = 5 << 30
-"""Of one put in S3."""
+"""The greatest size of one put in S3."""
 AT_ONCE: Final = 8
 """Requests of one `get_ranges` under way."""
 _GAP_BYTES: Final = 256 << 10
@@ -40,7 +40,7 @@ _OBJECT_EXISTS: Final = "object_exists"
 _AGENT_BYTES: Final = 64 << 20
 _URLS_MAX: Final = 20_000
 _GOOD_SHARE: Final = 0.8
-"""Of a URL's time, after which another is asked for."""
+"""After this share of a URL's time another URL is asked for."""
 _BACKOFF: Final = Backoff(first_s=0.1, most_s=5.0)
 
 
@@ -109,11 +109,12 @@ class ObjectAccess:
         return self._until_deadline(lambda: self._get_presigned(key, start, end))
 
     def get_ranges(self, items: Sequence[Item]) -> list[bytes]:
-        """As `get_range` for each item, several at once; what is adjacent by one request."""
+        """Read each item like `get_range`, several at once; adjacent items share one request."""
         return [bytes(view) for view in self.get_views(items)]
 
     def get_views(self, items: Sequence[Item]) -> list[memoryview]:
-        """As `get_ranges` without a copy: those that were read together share their memory."""
+        """Read like `get_ranges` without a copy: items that were read together share their
+        memory."""
         stretches = _stretches(items)
         self._learn_urls_of(stretches)
         views: list[memoryview] = [memoryview(b"")] * len(items)
@@ -134,10 +135,10 @@ class ObjectAccess:
         return views
 
     def read_into(self, space: memoryview, items: Sequence[Item]) -> None:
-        """As `get_ranges`, into memory that the caller has: the items one behind the other.
+        """Read like `get_ranges`, into the caller's memory, one item after the other.
 
-        What one request brings is let go of as soon as it is copied: memory that is kept would be
-        new for each, and clearing new memory costs more than copying.
+        The memory of a request is freed as soon as it is copied. If it were kept, each request
+        would need new memory, and clearing new memory costs more than copying.
         """
         starts: list[int] = []
         size_bytes = 0
@@ -346,7 +347,7 @@ class ObjectAccess:
 
 @dataclass(slots=True)
 class _Stretch:
-    """What one request reads, and the indexes of the items that lie in it."""
+    """The range that one request reads, and the indexes of the items in it."""
 
     key: str
     origin: str

@@ -1,6 +1,7 @@
-"""Requests of presigned URLs: what their answers mean, and what must be sent along.
+"""Requests by presigned URLs need certain headers, and their answers have meanings of their own.
 
-A URL is good for whoever has it. It is kept in memory, and no error, log line or pickle shows it.
+A URL is good for every process that has it. It is kept in memory, and no error, log line or pickle
+shows it.
 """
 
 import logging
@@ -18,7 +19,8 @@ _CONNECT_TIMEOUT_S: Final = 5.0
 _CONNECTIONS: Final = 64
 """Kept per host; urllib3 warns of each that it drops."""
 _EXPIRED: Final = frozenset({400, 401, 403})
-"""S3 and Azure say 403, GCS 400; S3 says 403 also of what isn't there to whoever may not list."""
+"""S3 and Azure answer 403, GCS 400. S3 also answers 403 for a missing object if the credentials may
+not list."""
 _UNSETTLED: Final = (b"<Code>ConditionalRequestConflict<", b"<Code>OperationAborted<")
 """S3's 409s: two conditional puts at once, and neither is settled."""
 _THERE_ALREADY: Final = frozenset({409, 412})
@@ -127,11 +129,11 @@ class PresignedCalls:
 
 
 def put_headers(url: str, *, if_absent: bool = True) -> dict[str, str]:
-    """What a put by a presigned URL has to carry beside its bytes.
+    """Return the headers that a put by a presigned URL needs besides its bytes.
 
     S3 and Azure heed `If-None-Match` although the signature doesn't cover it. Google's condition
-    (`x-goog-if-generation-match`) counts only where it was signed, which it isn't: there, random
-    names alone keep attempts apart.
+    (`x-goog-if-generation-match`) counts only where it was signed, which it isn't: there, only
+    random names keep attempts apart.
     """
     names = {name.lower() for name, _ in parse_qsl(urlsplit(url).query)}
     condition = {"if-none-match": "*"} if if_absent else {}

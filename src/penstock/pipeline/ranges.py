@@ -82,12 +82,12 @@ class _Run(NamedTuple):
     """"": in a WAL."""
     object_bytes: int
     raw: int
-    """As in `penstock.pipeline.api_messages.RunPage.object_raw`."""
+    """See `penstock.pipeline.api_messages.RunPage.object_raw`."""
     origin: str
     position: int
     length: int
     sum: int
-    """As in `penstock.pipeline.api_messages.RunPage.sums`."""
+    """See `penstock.pipeline.api_messages.RunPage.sums`."""
 
 
 def read_range(
@@ -296,7 +296,7 @@ def _read_object(
 
 
 def _first_place(objects: ObjectAccess, run: _Run, offset: int) -> tuple[int, int]:
-    """Where in the object to begin, and the first batch's offset, which raw runs need."""
+    """Return the byte of the object to begin at, and that batch's offset, which raw runs need."""
     start = run.position, run.base_offset
     if run.raw or offset <= run.base_offset or run.length < _INDEX_FROM_BYTES:
         # The offsets in a raw run are known from its beginning on alone.
@@ -336,8 +336,8 @@ def _whole_batches(data: bytes, run: _Run) -> tuple[int, int, int]:
 
 
 def _cut(batches: memoryview, last: int, offset: int, end_offset: int) -> tuple[int, int, int]:
-    """Of whole batches, the last of which begins at `last`, those that are wanted: where they
-    begin, the offset behind them, where they end."""
+    """Cut whole batches, the last of which begins at `last`, to the wanted ones: return their
+    start, the offset after them, and their end."""
     newest = stored_header(batches, last)
     if newest.base_offset < end_offset and stored_header(batches, 0).end_offset > offset:
         return 0, newest.end_offset, len(batches)

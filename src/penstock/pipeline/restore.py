@@ -41,7 +41,7 @@ class TransferItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Transferred(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read; `faults`: of objects that aren't whole, which were not copied."""
+    """The result of reading objects; `faults`: objects that aren't whole, and were not copied."""
 
     objects: int
     bytes: int

@@ -1,8 +1,8 @@
 """All jobs of a cluster on a schedule, in one process and one engine.
 
-Each job runs in a thread and is a failure domain of its own: one that fails is tried again after a
-rest that grows with its failures, and stops nobody else. What there is to do is asked for again
-and again, since topics get tables, and lose them, while this runs.
+Each job runs in a thread and fails alone: a job that fails is tried again after a pause that grows
+with its failures, and other jobs go on. The schedule asks again and again what there is to do,
+since topics get tables, and lose them, while it runs.
 
 What a job has achieved is in the cluster's journal; nothing is kept here. So a process that is
 killed loses nothing but time, and two of them at once do no harm.
@@ -29,7 +29,7 @@ DRAIN_S: Final = 60.0
 
 
 class Stopping(Protocol):
-    """Whether the process is to end: a job looks between its steps."""
+    """Says whether the process is to end: a job looks between its steps."""
 
     def is_set(self) -> bool:
         """It is."""
@@ -41,7 +41,7 @@ class Work(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in logs and metrics; the same each time that it is found."""
+        """The job's name in logs and metrics, which is the same each time that the job is found."""
         ...
 
     @property
@@ -60,7 +60,7 @@ class Work(Protocol):
 
 @dataclass(slots=True)
 class State:
-    """What is known of a job in this process. Times by the monotonic clock, save `done_ms`."""
+    """A job's state in this process. Times are by the monotonic clock, except `done_ms`."""
 
     work: Work
     due_s: float
@@ -106,7 +106,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of one run. `error` is "" when it succeeded."""
+    """The result of one run. `error` is "" if it succeeded."""
 
     name: str
     seconds: float
@@ -116,12 +116,12 @@ class Outcome:
 
 
 class Schedule:
-    """Runs jobs until it is told to stop.
+    """Runs jobs until `stop`.
 
     Args:
-        find: gives the jobs that there are now.
+        find: returns the present jobs.
         report: called at each run's end.
-        parallel: how many run at the same time.
+        parallel: the number of jobs that run at the same time.
     """
 
     def __init__(
@@ -147,13 +147,13 @@ class Schedule:
         self._stopping = threading.Event()
 
     def stop(self) -> None:
-        """Start nothing any more; jobs that run are told, and waited for. From any thread, and
-        from a signal's handler."""
+        """Start no more jobs; running jobs see it, and are waited for. From any thread, and from a
+        signal's handler."""
         self._stopping.set()
         self._ended.put(None)
 
     def states(self) -> list[State]:
-        """What is known of each job, by name; for people, without waiting."""
+        """List each job's state by name; for people, without waiting."""
         with self._lock:
             return [self._states[name] for name in sorted(self._states)]
 
@@ -161,11 +161,11 @@ class Schedule:
         """Run jobs until `stop`.
 
         Args:
-            drain_s: how long jobs that run are waited for then.
-            once: stop when each job that there is has run once, well or not.
+            drain_s: how long running jobs are waited for after `stop`.
+            once: stop when each present job has run once, well or not.
 
         Returns:
-            Whether all jobs had ended; with `once` also, whether it could be told what there is.
+            Whether all jobs have ended; with `once`, also whether the jobs could be found.
         """
         discovery_due_s = self._clock.monotonic_s()
         failures = 0
@@ -189,7 +189,7 @@ class Schedule:
             found = {work.name: work for work in self._find()}
         except Exception as error:
             if not isinstance(error, PenstockError):
-                logger.exception("what there is to do can't be told")
+                logger.exception("finding jobs failed; it is tried again")
             self._report(
                 Outcome(
                     name="discovery",
@@ -238,7 +238,7 @@ class Schedule:
             summary = work.run(self._stopping)
         except Exception as caught:
             if not isinstance(caught, PenstockError):
-                # A bug, or a library's error that nobody translated: its place is of interest.
+                # A bug, or a library's error that wasn't translated: the log gets its traceback.
                 logger.exception("job %s failed", work.name)
             error = _text(caught)
         seconds = self._clock.monotonic_s() - before_s

@@ -1,4 +1,4 @@
-"""Where a job's process finds the cluster's secret: read where it is used, and never carried along.
+"""A job's process reads the cluster's secret where it uses it, and never carries it along.
 
 Options, plans and tasks hold at most the path of a file.
 """

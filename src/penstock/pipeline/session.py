@@ -109,7 +109,7 @@ def _start(target: str, *, memory: str, name: str, conf: Mapping[str, str]) -> "
     settings = dict(_CONF)
     if target.startswith(CONNECT_PREFIX):
         builder = builder.remote(target)
-        # The server's own are no business of its clients.
+        # Settings of the server's own don't concern its clients.
         settings = {key: value for key, value in settings.items() if key.startswith("spark.sql.")}
     else:
         builder = builder.master(target).appName(name)
@@ -143,7 +143,7 @@ def _quiet_conf() -> dict[str, str]:
 
 @contextmanager
 def _environment(target: str) -> Iterator[None]:
-    """What the launcher reads from the environment, while it is started."""
+    """Set the environment that the launcher reads, while it starts."""
     if target.startswith(CONNECT_PREFIX):
         yield
         return
@@ -179,7 +179,7 @@ def _register(spark: "SparkSession") -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Executor:
-    """What an executor said of itself. Versions are "" where the package is missing."""
+    """An executor's description of itself. Versions are "" where the package is missing."""
 
     host: str
     python: str
@@ -221,7 +221,7 @@ def check_executors(spark: "SparkSession") -> list[Executor]:
 
 
 def executors_problem(executors: Sequence[Executor], *, python: str, penstock: str) -> str:
-    """What keeps jobs from running there, naming hosts; "" when nothing does. Pure.
+    """Say why jobs can't run on executors, naming hosts; "": they can. Pure.
 
     Args:
         python: the driver's version, "3.11".
@@ -242,8 +242,8 @@ def executors_problem(executors: Sequence[Executor], *, python: str, penstock: s
 
 def _ask(spark: "SparkSession") -> list[str]:
     tasks = min(_CHECKED_TASKS_MAX, max(1, parallelism(spark)))
-    frame = spark.range(0, tasks, 1, tasks).mapInArrow(_teller(), "told string")
-    return [row.told for row in frame.collect()]
+    frame = spark.range(0, tasks, 1, tasks).mapInArrow(_teller(), "answer string")
+    return [row.answer for row in frame.collect()]
 
 
 def _teller() -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]":
@@ -281,13 +281,13 @@ def _teller() -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
                     "numba": version_of("numba"),
                 }
             )
-            yield pa.RecordBatch.from_pydict({"told": [told]})
+            yield pa.RecordBatch.from_pydict({"answer": [told]})
 
     return tell
 
 
 def parallelism(spark: "SparkSession") -> int:
-    """How many tasks run at a time, as far as the driver knows."""
+    """Return how many tasks run at a time, as far as the driver knows."""
     if is_connect(spark):
         return int(spark.conf.get("spark.default.parallelism", "") or 8)
     return int(spark.sparkContext.defaultParallelism)

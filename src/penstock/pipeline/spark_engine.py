@@ -38,11 +38,11 @@ _STOP_TRIES: Final = 60
 
 
 class SparkEngine:
-    """Runs items as tasks of a Spark session that somebody else opens and stops.
+    """Runs items as tasks of a Spark session, which the caller opens and stops.
 
     Args:
-        session: classic or Connect.
-        frames: go by DataFrames, as with Connect; None: with Connect alone.
+        session: a classic session or one of Spark Connect.
+        frames: use DataFrames, which Connect needs; None: with Connect alone.
     """
 
     name: Final = "spark"
@@ -58,7 +58,7 @@ class SparkEngine:
     def run(
         self, task: Callable[[T], R], items: Iterable[T], *, attempts: int = 3
     ) -> Generator[tuple[int, R], None, None]:
-        """As `penstock.pipeline.engine.Engine.run` says."""
+        """See `penstock.pipeline.engine.Engine.run`."""
         guarded = _Guarded(Attempts(task, attempts))
         numbered = enumerate(items)
         if not self._frames:
@@ -178,7 +178,7 @@ class _Guarded(Generic[T, R]):
 def _picklable(error: Exception) -> Exception:
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - our own, just made
-    except Exception:  # noqa: BLE001 - whatever it holds, its text can be told
+    except Exception:  # noqa: BLE001 - an error that can't be pickled still has its text
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error
 

@@ -1,8 +1,8 @@
-"""What a run of each table's job would read now, without doing it: what `penstock pipeline plan`
-shows.
+"""A plan says what each table's job would read now, without running it, for `penstock pipeline
+plan`.
 
-How far a table is, is what the journal knows: each commit notes it there. The catalog isn't opened;
-the job itself goes by the table, which knows better after a rollback.
+A table's progress comes from the journal, where each commit notes it. The catalog isn't opened; the
+job itself goes by the table, which knows better after a rollback.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class PlannedTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _State(msgspec.Struct, frozen=True, kw_only=True):
-    """Of `TableProgress.state`, what matters here."""
+    """The part of `TableProgress.state` that matters here."""
 
     status: str = _OK
     error: str = ""

@@ -38,7 +38,7 @@ _SHOWN_MAX: Final = 300
 _JOB_OVER: Final = frozenset({"unknown_job", "job_too_old"})
 
 Body = Sequence[Buffer]
-"""What is sent, in parts: sent again from the start where a call is tried again."""
+"""A request's body in parts. A call that is tried again sends it from the start."""
 
 
 class RefusedError(ConflictError):
@@ -247,7 +247,7 @@ def _base_url(url: str) -> str:
 
 
 def _error(answer: HttpAnswer, operation: str, subject: str) -> PenstockError:
-    """What an answer that is no success means."""
+    """Make the error of an answer that reports a failure."""
     try:
         problem = msgspec.json.decode(answer.body, type=Problem)
         text, kind, reason = problem.error, problem.kind, problem.reason

@@ -50,7 +50,7 @@ def verify_cluster(
 
     Raises:
         RetryableError: agents or store didn't answer for too long.
-        FencedError: the job was closed by somebody else.
+        FencedError: another process closed the job.
     """
     with JobLease(client, kind=KIND, name="penstock verify") as lease:
         verifier = _Verifier(client, watch)
@@ -64,7 +64,7 @@ def verify_cluster(
 
 
 class _Partition:
-    """What is known of a partition, and the runs that were listed of it."""
+    """A partition's state, and the runs that were listed for it."""
 
     def __init__(self, topic: TopicState, number: int) -> None:
         self.topic = topic

@@ -51,7 +51,7 @@ Found = tuple[str, str, str]
 
 
 class Checked(msgspec.Struct, kw_only=True):
-    """What was read, and what was found. `gone`: the object isn't there, or the WAL's records."""
+    """The result of reading an item. `gone`: the object is missing, or the WAL's records are."""
 
     runs: int = 0
     batches: int = 0
@@ -203,7 +203,7 @@ def _before(view: memoryview, end_offset: int) -> memoryview:
 
 
 def _log_start(client: DoorClient, run: NamedRun) -> int:
-    """Where a run's log begins now; -1: its partition is gone."""
+    """Return a run's present log start; -1: its partition is gone."""
     found = client.topics(topic_ids=[run.topic_id]).topics
     if not found or run.partition >= len(found[0].partitions):
         return -1

@@ -1,9 +1,10 @@
 """The Python of a local session's workers: this one, without Spark's zips on its path.
 
-Spark puts its pyspark.zip before all else on the path of each Python that it starts. A zip holds
-sources alone, which each process compiles again: 1.3 s of CPU before a stream's source is loaded,
-and 0.4 s from the installed package, whose bytecode is kept. It must have told Spark within 10 s
-that it is there, which nobody can change, and a machine with other work is not always that fast.
+Spark puts its pyspark.zip first on the path of each Python that it starts. A zip holds only
+sources,
+which each process compiles again: that takes 1.3 s of CPU before a stream's source is loaded, and
+0.4 s from the installed package, whose bytecode is kept. A worker must report to Spark within 10 s,
+which can't be configured, and a busy machine is not always that fast.
 
 So Spark is given a script that leaves these entries out and becomes this Python, which finds the
 very package that the driver has.

@@ -1,8 +1,8 @@
-"""Which stretches of one partition's runs become one run each. Pure.
+"""Stretches of one partition's runs are chosen that become one run each. Pure.
 
-The rule of each stretch below the target: it is at least `growth` times as long as its longest run
-(counting short ones as `small_bytes`). So whatever is copied lies afterwards in a run that many
-times as long, and can be copied again only a logarithmic number of times.
+The rule for each stretch below the target: it is at least `growth` times as long as its longest run
+(short runs count as `small_bytes`). So copied bytes lie afterwards in a run that many times as
+long, and can be copied again only a logarithmic number of times.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
-"""What a compaction plan hands to executors, and what they hand back. Pure.
+"""A compaction plan hands items to executors, which hand back results. Pure.
 
-An item names byte ranges of immutable objects, so that whoever runs it, and however often, makes
-the same records of it. It holds no secret and no URL. Its objects get names of the attempt's own;
-only the driver's `ReplaceRequest` makes one attempt's objects live.
+An item names byte ranges of immutable objects, so every run of the item, on any executor, makes the
+same records. It holds no secret and no URL. Its objects get names of the attempt's own; only the
+driver's `ReplaceRequest` makes one attempt's objects live.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ MIB: Final = 1 << 20
 
 
 class CompactionSettings(Struct, frozen=True, kw_only=True):
-    """How large runs and objects should be, and what that may cost. docs/compaction.md says why.
+    """The wanted sizes of runs and objects, and their costs. docs/compaction.md has the reasons.
 
     Bytes are as stored (compressed).
     """
@@ -63,7 +63,8 @@ class ItemPartition(Struct, frozen=True, kw_only=True):
     log_start: int = 0
     """Records below it are gone for readers: batches that lie wholly below may be left out."""
     sums: list[int] = []
-    """Of each run's batches (`penstock.records.sums`), -1: not known. Empty: of none."""
+    """The sums of each run's batches (`penstock.records.sums`), -1: not known. Empty: no sum is
+    known."""
 
     @property
     def size_bytes(self) -> int:
@@ -72,7 +73,7 @@ class ItemPartition(Struct, frozen=True, kw_only=True):
 
     @property
     def run_count(self) -> int:
-        """How many runs."""
+        """Return the number of runs."""
         return len(self.inputs) // 5
 
     def check_sum(self, run: int, found: int) -> None:
@@ -166,13 +167,13 @@ class ItemDone(Struct, frozen=True, kw_only=True):
     read_bytes: int
     written_bytes: int
     batches: int
-    """That were written."""
+    """The number of batches that were written."""
     dropped_records: int = 0
-    """That a later record of the same key, or a tombstone's age, made superfluous."""
+    """Records that a later record of the same key, or a tombstone's age, made superfluous."""
 
 
 class ItemStore(Protocol):
-    """Objects, for whoever runs an item. Implemented by `penstock.pipeline.compaction.job`."""
+    """Objects, as items' tasks need them. Implemented by `penstock.pipeline.compaction.job`."""
 
     def get_range(self, key: str, start: int, end: int, *, origin: str = "") -> Buffer:
         """The bytes [start, end) of an object.
@@ -188,7 +189,7 @@ class ItemStore(Protocol):
         ...
 
     def read_into(self, space: memoryview, ranges: Sequence[tuple[str, int, int, str]]) -> None:
-        """As `get_ranges`, one behind the other into `space`, which they fill."""
+        """Read like `get_ranges`, one range after the other into `space`, which they fill."""
         ...
 
     def put(self, parts: Sequence[Buffer]) -> str:
@@ -196,5 +197,5 @@ class ItemStore(Protocol):
         ...
 
     def token_bytes(self, count: int) -> bytes:
-        """Bytes at random, which nobody can guess: `penstock.ports.random.Random`."""
+        """Return random bytes that can't be guessed: `penstock.ports.random.Random`."""
         ...

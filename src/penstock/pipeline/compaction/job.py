@@ -1,10 +1,10 @@
 """The compaction job: plan at a position, run items on an engine, commit each as it finishes.
 
-Order of effects: the job is registered -> runs are listed -> items put objects under names of their
-own -> one `ReplaceRequest` per item makes them live, and is refused for each partition whose inputs
-changed meanwhile. Whoever dies leaves objects that nothing names; the agents condemn and delete
-them once the job is closed, and its commits are refused from then on. So drivers may run at the
-same time: whichever commits a partition first has it, and the other's work for it is wasted.
+The order of effects: the job is registered -> runs are listed -> items put objects under names of
+their own -> one `ReplaceRequest` per item makes them live, and is refused for each partition whose
+inputs changed meanwhile. A process that dies leaves objects that nothing names; agents condemn and
+delete them once the job is closed, and its commits are refused from then on. So drivers may run at
+the same time: the first commit of a partition wins, and the other's work for it is wasted.
 """
 
 import logging
@@ -43,7 +43,7 @@ Watch = Callable[[int, int, int], None]
 
 
 class Stopping(Protocol):
-    """Whether to end early; a `threading.Event` does."""
+    """Says whether to end early; a `threading.Event` is one."""
 
     def is_set(self) -> bool:
         """It is."""
@@ -59,8 +59,8 @@ class RefusedPartition(Struct, frozen=True, kw_only=True):
 
 
 class Summary(Struct, kw_only=True):
-    """What a job has done. `partitions`, runs and dropped records are of what took effect; bytes
-    are of all that items read and wrote."""
+    """The result of a job. `partitions`, runs and dropped records count what took effect; bytes
+    count everything that items read and wrote."""
 
     job: int = 0
     rounds: int = 0
@@ -77,9 +77,9 @@ class Summary(Struct, kw_only=True):
     dropped_records: int = 0
     refused: list[RefusedPartition] = []
     gone_items: int = 0
-    """Whose inputs were deleted before they were read."""
+    """Items whose inputs were deleted before they were read."""
     failures: list[str] = []
-    """Of items that can't be done: damaged inputs, refused objects."""
+    """Items that can't be done: damaged inputs, refused objects."""
     seconds: float = 0.0
 
 
@@ -129,12 +129,12 @@ def compact(
     """Compact until there is nothing more to do, planning at most `rounds_max` times.
 
     Args:
-        names: of topics; None: all.
+        names: names of topics; None: all topics.
         watch: called with progress.
-        stopping: looked at after each item; what is not committed then stays undone.
+        stopping: looked at after each item; items that aren't committed then stay undone.
 
     Raises:
-        FencedError: the job was closed by somebody else: what it hadn't committed is lost.
+        FencedError: another process closed the job: uncommitted work is lost.
         NotFoundError: a named topic isn't there.
         RetryableError: agents or store didn't answer for too long.
     """
@@ -174,7 +174,7 @@ class _Job:
 
     @property
     def is_stopping(self) -> bool:
-        """Somebody wants it to end."""
+        """Whether the job is to end early."""
         return self._stopping is not None and self._stopping.is_set()
 
     def run_round(self) -> bool:

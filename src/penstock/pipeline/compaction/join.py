@@ -84,7 +84,7 @@ def join_runs(item: JoinItem, store: ItemStore, arena: Arena | None = None) -> I
 
 
 def output_row(run: SegmentRun, *, position: int, object_index: int = 0) -> list[int]:
-    """What `ReplacedPartition.outputs` says of a run."""
+    """Return a run's row for `ReplacedPartition.outputs`."""
     return [
         run.base_offset,
         run.end_offset,

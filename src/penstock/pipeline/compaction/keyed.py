@@ -1,13 +1,12 @@
-"""Cleaning a partition by key: of each key only the newest record stays. Offsets never change.
-Pure.
+"""Cleaning a partition by key keeps only the newest record of each key. Offsets never change. Pure.
 
-As Kafka's log cleaner: the dirty section tells the newest offset of each key, then everything from
-the log's start on is written again without what has a newer one. Where the keys don't fit into
-memory they are taken by their hashes, one part after the other; each part's pass over the log
-marks what is superseded, and the last one writes.
+It works like Kafka's log cleaner: the dirty section gives the newest offset of each key, then
+everything from the log's start on is written again without records that have a newer one. If the
+keys don't fit into memory they are taken by their hashes, one part after the other: each part's
+pass over the log marks superseded records, and the last pass writes.
 
-The rules are those of `penstock.pipeline.compaction.keyed_retention`; keys are told apart by 128
-bits of a keyed hash, as Kafka does it by MD5.
+The rules are those of `penstock.pipeline.compaction.keyed_retention`. Keys are distinguished by 128
+bits of a keyed hash, where Kafka uses MD5.
 """
 
 from bisect import bisect_right
@@ -30,7 +29,7 @@ from penstock.records.keyed import HashKey
 
 _HASH_KEY: Final = Struct(">QQ")
 MAP_BYTES: Final = 128 << 20
-"""As Kafka's log.cleaner.dedupe.buffer.size: some 3.7 million keys a pass."""
+"""The default of Kafka's log.cleaner.dedupe.buffer.size: some 3.7 million keys a pass."""
 CHUNK_BYTES: Final = 16 << 20
 """Uncompressed bytes of records that are looked at together."""
 
@@ -111,7 +110,8 @@ class _Cleaning:
             self._mark_clean(keys)
 
     def _newest_records(self, modulus: int, residue: int) -> KeyMap:
-        """Of the dirty keys whose hash has the residue; others of these keys are dead."""
+        """Return the newest offsets of dirty keys whose hash has the residue; older records are
+        dead."""
         keys = KeyMap(
             bytes_max=self._map_bytes,
             keys_max=self._dirty_offsets,

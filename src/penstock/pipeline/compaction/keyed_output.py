@@ -1,4 +1,4 @@
-"""What a cleaning by key leaves: one run and one object after the other. Pure."""
+"""A cleaning by key writes its result one run, and one object, after the other. Pure."""
 
 from struct import Struct
 from typing import Final
@@ -14,7 +14,7 @@ _OFFSET: Final = Struct(">q")
 
 
 class Output:
-    """What is left, one run and one object after the other."""
+    """The records that stay, one run and one object after the other."""
 
     def __init__(self, item: KeyedItem, store: ItemStore, subject: str) -> None:
         self._item = item

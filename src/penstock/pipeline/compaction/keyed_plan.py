@@ -1,8 +1,8 @@
-"""Which partitions of compacted topics are to be cleaned by key now. Pure.
+"""A plan chooses the partitions of compacted topics that are to be cleaned by key now. Pure.
 
-As Kafka's log cleaner chooses: enough of the log is dirty, or a dirty record is too old. What is
-younger than `min.compaction.lag.ms`, or still in a WAL, is not cleaned yet; a run is the smallest
-thing that is told apart, as a segment is in Kafka.
+It chooses like Kafka's log cleaner: enough of the log is dirty, or a dirty record is too old.
+Records younger than `min.compaction.lag.ms`, or still in a WAL, are not cleaned yet. A run is the
+smallest unit of this choice, as a segment is in Kafka.
 Source: Kafka docs, topic configs `min.cleanable.dirty.ratio`, `min.compaction.lag.ms` (KIP-58) and
 `max.compaction.lag.ms` (KIP-354).
 """
@@ -84,7 +84,7 @@ def keyed_item(
 
 
 def _cleanable(runs: PartitionRuns, dirty_from: int, young_ms: int) -> int:
-    """How many runs from the first on may be cleaned. Only of dirty ones the age counts."""
+    """Return how many of the first runs may be cleaned. The age counts only for dirty runs."""
     for at, number in enumerate(runs.objects):
         if number < 0 or (at >= dirty_from and runs.newest[at] > young_ms):
             return at

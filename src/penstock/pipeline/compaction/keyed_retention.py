@@ -1,11 +1,11 @@
-"""Which records and batches outlive a cleaning by key: the rules of Kafka's log cleaner. Pure.
+"""The rules of Kafka's log cleaner say which records and batches outlive a cleaning by key. Pure.
 
 A record stays if no later one of its key was cleaned with it. A tombstone also needs that its
 batch's delete horizon hasn't come; a batch that keeps a tombstone for the first time gets one,
-`delete.retention.ms` from now (KIP-534). Records without a key go: a compacted topic takes none,
-those that there are were written before it was one. Batches that lose all their records go too,
-except for the last of each active producer, by which its sequence is known, and the very last one,
-by which the log's end is.
+`delete.retention.ms` from now (KIP-534). Records without a key go: a compacted topic accepts none,
+and its present ones were written before it was compacted. Batches that lose all their records go
+too, except for the last of each active producer, which has the producer's sequence, and the very
+last one, which has the log's end.
 Source: Kafka's Cleaner.cleanInto and LogCleaner, MemoryRecords.filterTo; KIP-534.
 """
 
@@ -33,9 +33,9 @@ _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Retention:
-    """What is the same for a whole cleaning.
+    """Values that are the same for a whole cleaning.
 
-    `producers`: by id (epoch, last sequence). `end_offset`: where the cleaned section ends.
+    `producers`: (epoch, last sequence) by id. `end_offset`: the end of the cleaned section.
     """
 
     now_ms: int

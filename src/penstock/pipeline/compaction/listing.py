@@ -10,9 +10,9 @@ from penstock.pipeline.compaction.items import InputObject
 
 IN_WAL = -1
 OBJECT_BYTES = 64
-"""Of an object beside its runs: header, footer and counts."""
+"""Bytes of an object besides its runs: header, footer and counts."""
 RUN_BYTES = 104
-"""Of a run beside its batches: its row in the index, and a mark."""
+"""Bytes of a run besides its batches: its row in the index, and a mark."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class Listing:
                 self.size_bytes += length
 
     def input_object(self, number: int) -> InputObject:
-        """What an item says of an object."""
+        """Return an object's entry for an item."""
         return self._objects[number]
 
     def small(self, bytes_max: int) -> frozenset[int]:

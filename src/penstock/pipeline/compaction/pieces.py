@@ -20,7 +20,7 @@ class Piece:
     topic_id: bytes
     partition: int
     ordinal: int
-    """Which piece of its partition: an object holds one run per partition at most."""
+    """The piece's number within its partition: an object holds at most one run per partition."""
     runs: PartitionRuns
     start: int
     end: int

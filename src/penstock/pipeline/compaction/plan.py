@@ -1,5 +1,5 @@
-"""Which runs to join and which partitions to clean by key. Pure, and without numpy: a small server
-plans with what it has.
+"""A plan chooses runs to join and partitions to clean by key. Pure, and without numpy: a small
+server plans with what it has.
 
 Runs below the target are joined with their neighbours when that makes each of them several times
 as large, so a byte is copied at most once per such step, and once more to reach the target
@@ -22,7 +22,7 @@ from penstock.pipeline.compaction.scattered import Rest, emptied, gathered
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do, and what there is. Bytes and runs are those in objects."""
+    """The chosen items, and what there is. Bytes and runs are those in objects."""
 
     items: list[Item]
     run_count: int
@@ -42,15 +42,15 @@ def plan(
     """Choose items.
 
     Args:
-        pages: of one listing with the runs in WALs, which are where joining stops.
-        topics: by topic id; partitions of others are left alone.
+        pages: the pages of one listing, with the runs in WALs, at which joining stops.
+        topics: topics by id; partitions of other topics are left alone.
         now_ms: journal time.
-        whole: whether the pages list all runs that there are: only then is known how much of an
-            object is live.
+        whole: whether the pages list all runs: only then it is known how much of an object is
+            live.
 
     Returns:
-        Items in which no run appears twice, the same ones for the same input. Those by key don't
-        know their partitions' producers yet: whoever runs them asks.
+        Items in which no run appears twice; the same input gives the same items. Items by key
+        don't have their partitions' producers yet: the job asks for them.
     """
     with _without_cycles():
         return _plan(pages, topics, settings, now_ms=now_ms, whole=whole)

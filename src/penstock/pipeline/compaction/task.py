@@ -39,7 +39,7 @@ Outcome = ItemDone | ItemGone | ItemFailed
 
 @dataclass(frozen=True, slots=True)
 class CompactionTask:
-    """What an engine runs: picklable, and without a secret."""
+    """The task that an engine runs: picklable, and without a secret."""
 
     options: DoorOptions
     job: int

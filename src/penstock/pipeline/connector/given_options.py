@@ -13,12 +13,12 @@ from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.client import DoorOptions
 
 DOOR_OPTIONS: Final = ("url", "secretFile", "objects", "timeoutMs", "deadlineMs")
-"""What `GivenOptions.door` reads."""
+"""The options that `GivenOptions.door` reads."""
 _UNITS_MS: Final = {"ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 
 
 class GivenOptions:
-    """What a user gave to one operation. All methods that read a value name it in their errors.
+    """The options of one operation. All methods that read a value name it in their errors.
 
     Args:
         operation: "read" or "write", for errors.
@@ -70,7 +70,7 @@ class GivenOptions:
         return self._values.get(name.lower(), "")
 
     def names(self, name: str) -> list[str]:
-        """What stands between commas."""
+        """Return names that are separated by commas."""
         return [part.strip() for part in self.text(name).split(",") if part.strip()]
 
     def one_of(self, name: str, values: Sequence[str]) -> str:
@@ -97,7 +97,7 @@ class GivenOptions:
         is_number = re.fullmatch(r"[0-9]{1,18}", text.strip())
         if not is_number or int(text) < least or (most is not None and int(text) > most):
             bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
-            raise self.invalid(name, f"{text!r} is no whole number {bounds}")
+            raise self.invalid(name, f"{text!r} is not a whole number {bounds}")
         return int(text)
 
     def integer(self, name: str, default: int, *, least: int, most: int | None = None) -> int:
@@ -112,13 +112,15 @@ class GivenOptions:
             return default
         match = re.fullmatch(r"([0-9]{1,12})\s*([a-z]*)", text.strip().lower())
         if match is None or match[2] not in _UNITS_MS:
-            raise self.invalid(name, f"{text!r} is no duration", "for example 500ms, 30s, 15m, 1h")
+            raise self.invalid(
+                name, f"{text!r} is not a duration", "for example 500ms, 30s, 15m, 1h"
+            )
         return int(match[1]) * _UNITS_MS[match[2]]
 
     # -- how the cluster is reached ----------------------------------------------------------------
 
     def door(self) -> DoorOptions:
-        """How this operation reaches the cluster. No secret is in it."""
+        """Return how this operation reaches the cluster, without a secret."""
         return DoorOptions(
             urls=self._urls(),
             secret_file=self.text("secretFile"),
@@ -140,5 +142,5 @@ class GivenOptions:
                     "secrets come from PENSTOCK_CLUSTER_SECRET or the option secretFile",
                 )
             if not re.match(r"https?://", url):
-                raise self.invalid("url", f"{url!r} is no http:// or https:// address")
+                raise self.invalid("url", f"{url!r} is not an http:// or https:// address")
         return urls

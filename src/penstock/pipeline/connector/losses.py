@@ -1,4 +1,4 @@
-"""Records that a read wanted and that are gone: an error, or counted and told."""
+"""Records that a read wanted and that are gone are an error, or are counted and reported."""
 
 import logging
 from typing import Final
@@ -12,7 +12,7 @@ _HINT: Final = "retention or DeleteRecords was faster: failOnDataLoss=false goes
 
 
 class Losses:
-    """What one planning or one task found missing.
+    """The losses that one planning or one task found.
 
     Args:
         allowed: failOnDataLoss=false: go on and count. Otherwise the first loss is an error.
@@ -42,7 +42,7 @@ class Losses:
         )
 
     def deleted(self, topic: str) -> None:
-        """A topic that is being read was deleted; how many records it had can't be told.
+        """Note that a topic that is being read was deleted; its number of records is unknown.
 
         Raises:
             NotFoundError: losses aren't allowed.

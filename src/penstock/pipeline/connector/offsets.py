@@ -32,7 +32,8 @@ OFFSETS_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOffsets:
-    """How far a topic was read. `partitions`: next offsets; `begun`: the field `from`."""
+    """The offsets up to which a topic was read. `partitions`: next offsets; `begun`: field
+    `from`."""
 
     topic_id: str
     partitions: Mapping[int, int]
@@ -42,7 +43,7 @@ class TopicOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOffsets:
-    """How far a stream was read, per topic's name."""
+    """The offsets up to which a stream was read, by topic name."""
 
     topics: Mapping[str, TopicOffsets]
     initial: bool = False
@@ -55,7 +56,8 @@ class StreamOffsets:
 
 
 def to_json(offsets: StreamOffsets) -> dict[str, Any]:
-    """As Spark keeps it. Topics and partitions are in order: Spark compares texts."""
+    """Encode in the form that Spark keeps. Topics and partitions are sorted: Spark compares
+    texts."""
     topics = {}
     for name, topic in sorted(offsets.topics.items()):
         entry: dict[str, Any] = {"id": topic.topic_id, "partitions": _numbered(topic.partitions)}
@@ -71,14 +73,14 @@ def to_json(offsets: StreamOffsets) -> dict[str, Any]:
 
 
 def from_json(value: Any) -> StreamOffsets:
-    """What `to_json` gave, in this or an earlier release.
+    """Read what `to_json` gave, in this or an earlier release.
 
     Raises:
-        InvalidRequestError: of a version that isn't known here.
-        CorruptDataError: not what any version gives.
+        InvalidRequestError: the version isn't known here.
+        CorruptDataError: no version gives such a value.
     """
     if not isinstance(value, dict):
-        raise _corrupt(f"{value!r} is no JSON object")
+        raise _corrupt(f"{value!r} is not a JSON object")
     version = value.get("version")
     if type(version) is not int or version != OFFSETS_VERSION:
         raise InvalidRequestError(
@@ -116,7 +118,7 @@ def _parsed(offsets: Mapping[str, Any]) -> dict[int, int]:
 
 def _number(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no offset")
+        raise ValueError(f"{value!r} is not an offset")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Which partitions a read takes, and from where to where, out of what a cluster has now. Pure."""
+"""A read takes partitions, and ranges of them, out of what a cluster has now. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,7 +95,7 @@ def taken(
 def starts(
     options: ReadOptions, chosen: Sequence[Chosen], lookup: TimeLookup, losses: Losses
 ) -> list[int]:
-    """Where to begin, per chosen partition, after `check_each`.
+    """Return the offset to begin at, per chosen partition, after `check_each`.
 
     Raises:
         InvalidRequestError: an offset above the high watermark, or a time at which there is no
@@ -129,7 +129,7 @@ def starts(
 
 
 def ends(options: ReadOptions, chosen: Sequence[Chosen], lookup: TimeLookup) -> list[int]:
-    """Where to end, per chosen partition: never after its high watermark.
+    """Return the offset to end at, per chosen partition, never after its high watermark.
 
     Raises:
         InvalidRequestError: an offset above the high watermark.

@@ -14,7 +14,7 @@ from penstock.pipeline.connector.schema import default_columns
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""As in JSON offsets of Spark's Kafka source."""
+"""The value in JSON offsets of Spark's Kafka source."""
 
 Strategy = Literal["error", "latest"]
 Mode = Literal["any", "batch", "stream"]
@@ -26,12 +26,13 @@ _TUNING: Final = (
     "fetchoffset.numretries",
     "fetchoffset.retryintervalms",
 )
-"""Of Kafka's source: how its client works. They change nothing that is read, so they are let be."""
+"""Options of Spark's Kafka source about its client. They don't change what is read, so they are
+ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Where to begin or to end: one of the three, per partition or for all.
+    """The wanted start or end: one of the three, per partition or for all.
 
     `each` and `times` are topic -> partition -> offset (EARLIEST and LATEST included) or ms.
     """
@@ -44,7 +45,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What a user asked for. No secret is among them."""
+    """A user's options for reading, without a secret."""
 
     door: DoorOptions
     names: tuple[str, ...] | None
@@ -176,7 +177,9 @@ def _topics(
         try:
             re.compile(pattern)
         except re.error as error:
-            raise given.invalid("subscribePattern", f"is no regular expression: {error}") from error
+            raise given.invalid(
+                "subscribePattern", f"is not a regular expression: {error}"
+            ) from error
         return None, pattern, None
     return None, None, _assigned(given)
 
@@ -185,7 +188,7 @@ def _assigned(given: GivenOptions) -> dict[str, tuple[int, ...]]:
     value = _json(given, "assign")
     example = 'for example {"flights":[0,1]}'
     if not isinstance(value, dict) or not value:
-        raise given.invalid("assign", "is no JSON object of topics", example)
+        raise given.invalid("assign", "is not a JSON object of topics", example)
     assigned = {}
     for topic, partitions in value.items():
         if (
@@ -194,7 +197,7 @@ def _assigned(given: GivenOptions) -> dict[str, tuple[int, ...]]:
             or not all(type(p) is int and p >= 0 for p in partitions)
         ):
             raise given.invalid(
-                "assign", f"partitions of {topic!r} are no list of numbers", example
+                "assign", f"partitions of {topic!r} are not a list of numbers", example
             )
         assigned[topic] = tuple(sorted(set(partitions)))
     return assigned
@@ -224,7 +227,7 @@ def _each(given: GivenOptions, name: str, *, least: int) -> dict[str, dict[int, 
     example = 'for example {"flights":{"0":23,"1":-2}}'
     value = _json(given, name, hint=f"earliest, latest, or {example}")
     if not isinstance(value, dict):
-        raise given.invalid(name, "is no JSON object of topics", example)
+        raise given.invalid(name, "is not a JSON object of topics", example)
     each: dict[str, dict[int, int]] = {}
     for topic, partitions in value.items():
         if not isinstance(partitions, dict):
@@ -261,7 +264,7 @@ def _columns(given: GivenOptions) -> tuple[str, ...]:
     for name in given.names("columns"):
         if name.lower() not in known:
             raise given.invalid(
-                "columns", f"{name!r} is no column", f"there are {', '.join(known)}"
+                "columns", f"{name!r} is not a column", f"there are {', '.join(known)}"
             )
         columns.append(known[name.lower()])
     if not columns or len(set(columns)) != len(columns):
@@ -278,4 +281,4 @@ def _json(given: GivenOptions, name: str, *, hint: str = "") -> Any:
     try:
         return json.loads(given.text(name))
     except ValueError as error:
-        raise given.invalid(name, f"is no JSON: {error}", hint) from error
+        raise given.invalid(name, f"is not JSON: {error}", hint) from error

@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 JOB_KIND: Final = "read"
 PART_BYTES: Final = 8 << 20
-"""Of stored batches that a task asks for at a time."""
+"""Stored batches that a task asks for at a time, in bytes."""
 KEPT_BYTES: Final = 128 << 20
-"""Of freed memory that a worker keeps for its next parts."""
+"""Freed memory that a worker keeps for its next parts, in bytes."""
 
 
 class ReadPartition(InputPartition):
-    """What one task reads. Goes to executors as it is: ranges, and how to reach the cluster."""
+    """The work of one task: ranges, and how to reach the cluster. Goes to executors as it is."""
 
     def __init__(self, ranges: Sequence[TopicRange], door: DoorOptions) -> None:
         super().__init__(None)
@@ -133,7 +133,7 @@ def find_topics(client: DoorClient, options: ReadOptions) -> list[Any]:
 
 
 def division(options: ReadOptions) -> Division:
-    """How finely to divide a read."""
+    """Return how finely to divide a read."""
     return Division(
         parallelism=options.parallelism or os.cpu_count() or 1,
         task_bytes=options.partition_bytes,
@@ -143,11 +143,11 @@ def division(options: ReadOptions) -> Division:
 
 
 def _hold(client: DoorClient, options: ReadOptions) -> None:
-    """Keep what lies in the store now from being deleted for a while.
+    """Keep objects that the store has now from being deleted for a while.
 
-    Nobody ends this job: a plan's process lives shorter than its tasks, and tasks don't know of
-    one another. It ends by its lease. Tasks would do without it, since they ask again; it spares
-    them that.
+    No process ends this job: a plan's process ends before its tasks, and tasks don't know of one
+    another. The job ends by its lease. Tasks would work without the job, since they ask again for
+    the place of runs that moved; the job spares them that.
     """
     if not options.lease_ms:
         return

@@ -1,11 +1,11 @@
-"""What of a query's filters a read can heed before it reads. Pure.
+"""A read can heed some of a query's filters before it reads. Pure.
 
 | filter | what is done | who checks again |
 | --- | --- | --- |
-| `topic`, `partition`: =, <=>, IN, and NOT of them | others aren't read | nobody |
-| `partition`, `offset`: <, <=, >, >= ; `offset`: =, <=> | the range is cut | nobody |
+| `topic`, `partition`: =, <=>, IN, and NOT of them | others aren't read | |
+| `partition`, `offset`: <, <=, >, >= ; `offset`: =, <=> | the range is cut | |
 | `timestamp`: =, <=>, >, >= | begins where the time index finds the first such record | Spark |
-| IS NOT NULL of a column that never is null | | nobody |
+| IS NOT NULL of a column that never is null | | |
 | anything else | | Spark |
 
 Timestamps don't rise with offsets, so that no upper bound can end a read, and every record is
@@ -26,7 +26,7 @@ Test = Callable[[Any], bool]
 
 @dataclass(slots=True)
 class Pushed:
-    """What filters leave: a partition is read if all its tests pass, in [start, end)."""
+    """The part that filters leave: a partition is read if all its tests pass, in [start, end)."""
 
     topics: list[Test] = field(default_factory=list)
     partitions: list[Test] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""How a read is divided into tasks: ranges of about equal bytes, cut where runs end. Pure."""
+"""A read is divided into tasks: ranges of about equal bytes, cut where runs end. Pure."""
 
 import heapq
 from bisect import bisect_left
@@ -20,14 +20,14 @@ Runs = Mapping[tuple[str, int], Sequence[tuple[int, int, int]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Division:
-    """How finely to divide.
+    """The parameters of a division.
 
     Args:
-        parallelism: how many tasks run at a time, as far as is known: twice as many are planned,
-            so that one that is slow holds up less.
-        tasks_min: at least so many, where there are as many records.
-        task_bytes: about so many bytes at most.
-        task_rows: so many offsets at most.
+        parallelism: the number of tasks that run at a time, as far as is known: twice as many are
+            planned, so that a slow task holds up less.
+        tasks_min: the least number of tasks, if there are as many records.
+        task_bytes: about the greatest number of bytes of a task.
+        task_rows: the greatest number of offsets of a task.
     """
 
     parallelism: int

@@ -105,10 +105,10 @@ def record_batches(
     partition: int,
     bytes_max: int,
 ) -> Iterator[pa.RecordBatch]:
-    """What was decoded of one partition, as batches for Spark of about `bytes_max` each.
+    """Yield a partition's decoded records as batches for Spark of about `bytes_max` each.
 
     Args:
-        columns: of those that `names` has: key, value, offset, timestamp (int64, ms),
+        columns: the columns in `names`: key, value, offset, timestamp (int64, ms),
             timestampType, headers (an empty or null list where there are none).
 
     Raises:

@@ -35,7 +35,7 @@ class PenstockDataSource(DataSource):
         return spark_ddl(parse(self.options, mode="any").columns)
 
     def reader(self, schema: "StructType") -> DataSourceReader:
-        """Of `spark.read`."""
+        """Return the reader of `spark.read`."""
         from penstock.pipeline.connector.read import batch_reader
 
         options = parse(self.options, mode="batch")
@@ -43,7 +43,7 @@ class PenstockDataSource(DataSource):
         return batch_reader(options, _columns(schema))
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802
-        """Of `spark.readStream`."""
+        """Return the reader of `spark.readStream`."""
         from penstock.pipeline.connector.stream import stream_reader
 
         options = parse(self.options, mode="stream")
@@ -51,7 +51,7 @@ class PenstockDataSource(DataSource):
         return stream_reader(options, _columns(schema))
 
     def writer(self, schema: "StructType", overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
-        """Of `DataFrame.write`."""
+        """Return the writer of `DataFrame.write`."""
         from penstock.pipeline.connector.write import batch_writer
 
         return batch_writer(self.options, schema, overwrite=overwrite)
@@ -61,7 +61,7 @@ class PenstockDataSource(DataSource):
         schema: "StructType",
         overwrite: bool,  # noqa: FBT001
     ) -> DataSourceStreamWriter:
-        """Of `DataFrame.writeStream`."""
+        """Return the writer of `DataFrame.writeStream`."""
         from penstock.pipeline.connector.write import stream_writer
 
         return stream_writer(self.options, schema, overwrite=overwrite)

@@ -63,7 +63,7 @@ class StreamPlanner:
         self._triggered_s: float | None = None
 
     def initial(self) -> StreamOffsets:
-        """Where a query without a checkpoint begins."""
+        """Return the start of a query without a checkpoint."""
         topics = self._find()
         chosen = choose(self._options, topics)
         check_each(self._options, chosen)
@@ -77,7 +77,7 @@ class StreamPlanner:
     def advance(
         self, start: StreamOffsets, *, rows_max: int | None, rows_min: int | None
     ) -> StreamOffsets:
-        """Where the batch from `start` on ends; `start` if there is to be none yet."""
+        """Return the end of the batch that begins at `start`; `start`: there is no batch yet."""
         topics = self._find()
         known = self._followed(start)
         for name in self._options.names or self._options.assigned or ():
@@ -114,12 +114,12 @@ class StreamPlanner:
         return tasks, stream_plan.remembered(start, end, losses.records)
 
     def newest(self) -> StreamOffsets:
-        """Where all that is subscribed ends now."""
+        """Return the present ends of all that is subscribed."""
         self._find()
         return self.latest()
 
     def latest(self) -> StreamOffsets:
-        """Where all that is subscribed ended when it was last asked for; for a query's progress."""
+        """Return the ends of all that is subscribed, as last asked for; for a query's progress."""
         topics = {topic.name: topic for topic in self._topics}
         return StreamOffsets(
             topics={
@@ -181,7 +181,7 @@ class StreamPlanner:
 
 
 class _StreamReader(DataSourceStreamReader):
-    """What both versions of the reader share."""
+    """The common part of both versions of the reader."""
 
     def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
         self._options = options
@@ -218,7 +218,7 @@ if HAS_LIMITS:
         """For Spark 4.2 and later, whose engine hands over start and limit."""
 
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-            """Where the batch from `start` on ends."""
+            """Return the end of the batch that begins at `start`."""
             if isinstance(limit, ReadAllAvailable):
                 rows_max = rows_min = None
             else:
@@ -229,7 +229,7 @@ if HAS_LIMITS:
             return start if end is before else to_json(end)
 
         def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-            """What the options say of a batch's size."""
+            """Return the batch size of the options."""
             if self._options.offsets_max is not None:
                 return ReadMaxRows(self._options.offsets_max)
             if self._options.offsets_min is not None:
@@ -237,7 +237,7 @@ if HAS_LIMITS:
             return ReadAllAvailable()
 
         def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-            """Where the log ends, for the query's progress."""
+            """Return the log's end, for the query's progress."""
             return to_json(self._planner.latest())
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -253,12 +253,12 @@ class PlainStreamReader(_StreamReader):
         self._end: StreamOffsets | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a query without a checkpoint begins."""
+        """Return the start of a query without a checkpoint."""
         self._end = self._planner.initial()
         return to_json(self._end)
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
-        """Where the next batch ends."""
+        """Return the end of the next batch."""
         if self._end is None:
             # After a restart, before the first batch: where it begins isn't known.
             self._end = self._planner.newest()

@@ -1,4 +1,4 @@
-"""What a stream reads next, out of its offsets and what the cluster has now. Pure."""
+"""A stream plans what it reads next, from its offsets and what the cluster has now. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -41,12 +41,12 @@ def advance(
     rows_max: int | None = None,
     last: Ends | None = None,
 ) -> StreamOffsets:
-    """Where the batch that begins at `start` ends; `start` itself if there is nothing to read.
+    """Return the end of the batch that begins at `start`; `start` itself: there is nothing to read.
 
     Args:
-        topics: all that the stream follows, as they are now.
-        rows_max: so many offsets at most, over all partitions by their share of what waits.
-        last: not past these, and nothing of partitions that aren't among them.
+        topics: the present state of all topics that the stream follows.
+        rows_max: the greatest number of offsets; partitions share it by how much waits in each.
+        last: the batch doesn't go past these, and reads no partition that isn't among them.
 
     Raises:
         ConflictError: a topic was deleted and made again, or a log has gone back.
@@ -97,9 +97,9 @@ def advance(
 def ranges(
     start: StreamOffsets, end: StreamOffsets, topics: Sequence[TopicState], losses: Losses
 ) -> list[TopicRange]:
-    """What a batch reads, each time the same as long as its records are there.
+    """Return a batch's ranges, each time the same as long as its records are there.
 
-    Raises: as `advance`.
+    Raises: see `advance`.
     """
     found = {topic.name: topic for topic in topics}
     answer = []
@@ -136,12 +136,13 @@ def ranges(
 
 
 def check_start(start: StreamOffsets, topics: Sequence[TopicState], losses: Losses) -> None:
-    """What `advance` looks at before it plans, for a batch whose end was planned without its start.
+    """Check what `advance` checks before it plans, for a batch whose end was planned without its
+    start.
 
     Args:
-        start: of what the stream follows.
+        start: the start of what the stream follows.
 
-    Raises: as `advance`.
+    Raises: see `advance`.
     """
     if start.initial:
         return
@@ -175,7 +176,7 @@ def remembered(start: StreamOffsets, end: StreamOffsets, lost: Mapping[str, int]
 
 
 def available(start: StreamOffsets, topics: Sequence[TopicState], assigned: Assigned) -> int:
-    """How many offsets wait to be read."""
+    """Return how many offsets wait to be read."""
     total = 0
     for topic in topics:
         known = start.topics.get(topic.name)
@@ -188,10 +189,10 @@ def available(start: StreamOffsets, topics: Sequence[TopicState], assigned: Assi
 def share(
     waiting: Mapping[tuple[str, int], int], rows_max: int | None
 ) -> dict[tuple[str, int], int]:
-    """How many offsets each partition is granted of `rows_max`: by its share of what waits.
+    """Share `rows_max` among partitions, by how many offsets wait in each.
 
-    As in Spark's Kafka source a share below one is one, so that no partition starves; so it may
-    be more than `rows_max`, by fewer than there are partitions.
+    As in Spark's Kafka source a share below one is one, so that no partition starves. So the sum
+    may be above `rows_max`, by fewer than there are partitions.
     """
     total = sum(waiting.values())
     if rows_max is None or total <= rows_max:
@@ -241,7 +242,7 @@ def _end(topic: TopicState, partition: int, first: int, last: Ends | None) -> in
 def _first_offsets(
     before: TopicOffsets | None, known: TopicOffsets, *, initial: bool
 ) -> dict[int, int]:
-    """Where a batch begins in each partition of its end."""
+    """Return the start of a batch in each partition of its end."""
     answer = {}
     for partition in known.partitions:
         first = None if before is None else before.partitions.get(partition)

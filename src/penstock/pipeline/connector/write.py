@@ -69,7 +69,7 @@ def stream_writer(
 
 
 class CommitMessage(WriterCommitMessage):
-    """What a task tells the driver."""
+    """A task's message to the driver."""
 
     def __init__(self, output: TaskOutput) -> None:
         self.output = output
@@ -138,7 +138,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Let go of what tasks have put; where none has told its job, the lease ends it."""
+        """Give up what tasks have put. If no task has reported its job, the lease ends the job."""
         logger.warning("batch %d of writer %s failed", batchId, self._options.writer_id)
         with DoorClient(self._options.door) as client:
             for job in {output.job for output in _outputs(messages)}:
@@ -149,7 +149,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 class StreamTasks(DataSourceStreamArrowWriter):
-    """What executors get of a `StreamWriter`."""
+    """The part of a `StreamWriter` that goes to executors."""
 
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan

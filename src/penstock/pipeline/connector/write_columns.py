@@ -1,4 +1,4 @@
-"""Which columns of a DataFrame are written as what: those of Spark's Kafka sink, and `timestamp`.
+"""A DataFrame's columns are written like those of Spark's Kafka sink, and also `timestamp`.
 
 | column | type | |
 | --- | --- | --- |

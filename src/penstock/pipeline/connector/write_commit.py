@@ -137,14 +137,14 @@ def one_off_writer(token: bytes) -> str:
 
 
 def checkpoint_incarnation(location: str) -> str:
-    """What tells a checkpoint from another: the id that Spark has given the query.
+    """Return the id that Spark has given the query, which distinguishes checkpoints.
 
     Args:
-        location: of the checkpoint, a path or URI.
+        location: the checkpoint's location, a path or URI.
 
     Raises:
-        InvalidRequestError: it can't be read. Its location doesn't stand for it: of a checkpoint
-            that was begun again at the same place the first batches would be taken for repeats.
+        InvalidRequestError: the id can't be read. The location can't replace it: if a checkpoint
+            was begun again at the same place, its first batches would be taken for repeats.
     """
     try:
         found = json.loads(_read(f"{location.rstrip('/')}/metadata"))["id"]

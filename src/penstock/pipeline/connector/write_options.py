@@ -21,23 +21,23 @@ WRITE_OPTIONS: Final = (
     "checkpointId",
 )
 _SPARKS: Final = {"path", "queryname", "outputmode"}
-"""What Spark itself may hand over beside the user's."""
+"""Options that Spark itself may add to the user's."""
 _LEASE_MS: Final = 600_000
 ONE_OFF_PREFIX: Final = "once-"
-"""Of the ids of writers that write once: the agents forget them soon."""
+"""The beginning of the ids of writers that write once: the agents forget them soon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """What the user said. Sizes in bytes, times in ms.
+    """A user's options for writing. Sizes in bytes, times in ms.
 
     Args:
-        topic: where all rows go; "": where each row's column `topic` says.
-        writer_id: "": a batch write of its own, which another one is not told from.
-        batch_id: of a batch write; -1 without.
-        checkpoint: the location of a stream's checkpoint, as given; "" without.
-        checkpoint_id: what tells it from others where its own id can't be read; "" without.
-        batch_bytes: of a record batch before it is compressed.
+        topic: the topic of all rows; "": each row's column `topic` names it.
+        writer_id: "": a batch write of its own, which can't be recognized when it is repeated.
+        batch_id: the number of a batch write; -1: none.
+        checkpoint: the location of a stream's checkpoint, as given; "": none.
+        checkpoint_id: distinguishes the checkpoint where its own id can't be read; "": none.
+        batch_bytes: the size of a record batch before it is compressed.
         object_bytes: about the size at which a task puts an object.
     """
 

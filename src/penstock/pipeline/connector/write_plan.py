@@ -1,4 +1,4 @@
-"""What a write's driver and its tasks tell one another.
+"""A write's driver and its tasks exchange these messages.
 
 Nothing that computes is imported here: Spark commits each batch of a stream in a process that may
 be new, and loading the compiler of kernels there took longer than the commit.
@@ -43,7 +43,7 @@ class TopicTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the driver has found out and tasks need to know. Without secrets.
+    """The driver's findings that tasks need. Without secrets.
 
     `opened_ms`: when the job was, by the driver's clock.
     """
@@ -57,7 +57,7 @@ class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task has put; `runs` name objects by their place in `objects`."""
+    """The objects that a task has put; `runs` name objects by their place in `objects`."""
 
     job: int
     objects: list[OutputObject]

@@ -1,4 +1,4 @@
-"""What a task of a write does: rows into raw segment objects of the job, and what they hold.
+"""A task of a write puts rows into raw segment objects of the job, and reports what they hold.
 
 Objects have names of their own at each attempt, and nothing names them before the driver commits:
 a task that is tried again, or twice at a time, leaves orphans that the agents delete.
@@ -30,8 +30,8 @@ CHUNK_BYTES: Final = 16 << 20
 """Rows that are encoded at a time, so that batches are full although Spark's are small."""
 _RENEWALS_PER_LEASE: Final = 3
 _FRESH_SHARE: Final = 0.2
-"""Of a lease, for which nobody renews it again: each renewal is a journal entry, and short tasks
-can be many."""
+"""The share of a lease within which the job is not renewed again: each renewal is a journal entry,
+and short tasks can be many."""
 
 
 def write_rows(plan: WritePlan, chunks: Iterable[pa.RecordBatch]) -> TaskOutput:
@@ -49,7 +49,7 @@ def write_rows(plan: WritePlan, chunks: Iterable[pa.RecordBatch]) -> TaskOutput:
 def write_with(
     client: DoorClient, objects: ObjectAccess, plan: WritePlan, chunks: Iterable[pa.RecordBatch]
 ) -> TaskOutput:
-    """As `write_rows`, by a client and an access that are there."""
+    """Do the same as `write_rows`, with a given client and access."""
     with (
         RenewedJob(client, plan) as job,
         _Objects(client, objects, plan.job) as output,
@@ -71,7 +71,7 @@ def write_with(
                 output.put()
         output.put()
         finished = output.finish()
-        job.renew_if_old()  # from here on until the commit perhaps nobody else does
+        job.renew_if_old()  # from here until the commit perhaps no other process renews it
         return finished
 
 
@@ -108,13 +108,13 @@ class RenewedJob:
         Raises:
             FencedError: the job is over.
         """
-        # Clocks of machines differ by a little: a time ahead of ours is no recent one.
+        # Machines' clocks differ a little: a time ahead of this clock doesn't count as recent.
         silent_ms = self._client.clock.now_ms() - self._renewed_ms
         if not 0 <= silent_ms < self._lease_ms * _FRESH_SHARE:
             self._renew()
 
     def check(self) -> None:
-        """Raise what the thread was told."""
+        """Raise the error that the thread got."""
         if self._lost is not None:
             raise self._lost
 

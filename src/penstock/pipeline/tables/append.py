@@ -27,8 +27,8 @@ class AppendItem(msgspec.Struct, frozen=True):
 
 
 class AppendResult(msgspec.Struct, frozen=True):
-    """What a task wrote. `unknown`: schemas that the plan did not have; what was written is then
-    nothing, and the item has to run again with them."""
+    """The files that a task wrote. `unknown`: schemas that the plan did not have; then the task
+    wrote nothing, and the item has to run again with these schemas."""
 
     files: list[WrittenFile]
     bad: list[BadFile]

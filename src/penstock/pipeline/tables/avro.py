@@ -65,7 +65,7 @@ _LONG_DIGITS: Final = 18
 _NO_BRANCH: Final = -1
 
 Convert = Callable[[Any], Any]
-"""What fastavro gives, as Arrow takes it."""
+"""A function that converts fastavro's value to one that Arrow takes."""
 _LEAVES: Final = {
     "boolean": shapes.BOOLEAN,
     "int": shapes.INT,
@@ -87,7 +87,7 @@ _LOGICAL_LEAVES: Final = {
 
 
 class _Reader(NamedTuple):
-    """What reads a value of one schema, one by one or by columns."""
+    """Reads values of one schema, one by one or by columns."""
 
     type: AnyType
     convert: Convert
@@ -234,7 +234,7 @@ def _record(schema: Any, named: dict[str, Any], at: str, depth: int) -> _Reader:
 
 
 def _nullable(schema: Any, named: dict[str, Any], at: str, depth: int) -> tuple[_Reader, bool]:
-    """What reads a value that may be null, and whether there is always one."""
+    """Return the reader of a value that may be null, and whether there is always a value."""
     if not isinstance(schema, list):
         return _convert(schema, named, at, depth + 1), True
     nulls = [place for place, branch in enumerate(schema) if branch in ("null", {"type": "null"})]

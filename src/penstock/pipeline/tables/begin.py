@@ -1,4 +1,4 @@
-"""Where a new table begins in its topic: at the log's start, its end, an instant, or offsets.
+"""A new table begins in its topic at the log's start, its end, an instant, or offsets.
 
 The offsets are the table's property BEGIN_PROPERTY, and count where no snapshot says any: until the
 first commit, and after a rollback to before it.

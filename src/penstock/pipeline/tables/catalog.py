@@ -80,7 +80,7 @@ def catalog_properties(settings: CatalogSettings) -> dict[str, str]:
             raise InvalidRequestError(
                 "open catalog",
                 settings.name,
-                f"{warehouse} is no directory of this machine, where a SQLite catalog could be",
+                f"{warehouse} is not a directory of this machine, where a SQLite catalog could be",
                 "name a catalog: --catalog-property uri=... (sqlite:///PATH, http://... of REST)",
             )
         folder = Path("/", split_url(warehouse)[2])
@@ -104,11 +104,11 @@ def open_catalog(settings: CatalogSettings) -> Iterator[Catalog]:
     Raises: as `catalog_properties`; InvalidRequestError: PyIceberg refuses it.
     """
     properties = catalog_properties(settings)
-    # Not by PyIceberg's constructor: where that fails, nobody has what holds the connections.
+    # Not by PyIceberg's constructor: if that fails, the connections can't be closed.
     makes_tables = strtobool(properties.get(_INIT_TABLES, "true"))
     properties[_INIT_TABLES] = "false"
     with ExitStack() as stack:
-        # One at a time: a catalog in SQLite makes its tables, which fails for whoever is second.
+        # One at a time: a catalog in SQLite makes its tables, which fails if two do so at once.
         with _OPENING, translated("open catalog", settings.name):
             catalog = stack.enter_context(load_catalog(settings.name, **properties))
             create = getattr(catalog, "create_tables", None)
@@ -172,7 +172,7 @@ def ancestry(table: Table) -> list[Snapshot]:
 
 
 def lineage_of(table: Table) -> Lineage:
-    """What the same say."""
+    """Return the lineage of the table's current snapshot."""
     snapshots = ancestry(table)
     sequences = [snapshot.sequence_number or 0 for snapshot in snapshots]
     return Lineage(
@@ -188,7 +188,7 @@ def end_retries(table: Table) -> None:
 
     Raises:
         ConflictError: the property had to be set again: `table` is of that commit now, and may
-            hold what nobody has looked at yet.
+            have content that wasn't looked at yet.
     """
     if table.properties.get(RETRIES_PROPERTY) == NO_RETRIES:
         return
@@ -205,13 +205,13 @@ def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
 
 @contextmanager
 def translated(operation: str, subject: str) -> Iterator[None]:
-    """Errors of catalogs as Penstock's.
+    """Translate errors of catalogs to Penstock's.
 
     Raises:
         ConflictError: another commit was first; nothing of this one happened.
-        InvalidRequestError: the table is gone, or the catalog knows nobody of that name.
+        InvalidRequestError: the table is gone, or the catalog doesn't know the user.
         InDoubtError: anything else. Catalogs raise what their drivers raise (SQLAlchemy's,
-            HTTP's, the store's), and whether a commit happened is not to be told from it.
+            HTTP's, the store's), which doesn't say whether a commit happened.
     """
     try:
         yield

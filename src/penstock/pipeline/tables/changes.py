@@ -62,7 +62,7 @@ class ChangesFile(msgspec.Struct, frozen=True):
 
 
 class ChangesResult(msgspec.Struct, frozen=True):
-    """What a task staged; as `AppendResult` for the rest."""
+    """The changes that a task staged; the rest is as in `AppendResult`."""
 
     changes: list[ChangesFile]
     bad: list[BadFile]
@@ -82,7 +82,8 @@ class MergeItem(msgspec.Struct, frozen=True):
 
 
 class MergeResult(msgspec.Struct, frozen=True):
-    """What a task wrote, for which of the stored files; `rows`: keys that are new or changed."""
+    """The files that a task wrote, and the stored files that they replace; `rows`: keys that are
+    new or changed."""
 
     files: list[WrittenFile]
     replaced: list[str]
@@ -206,7 +207,7 @@ def _read_group(files: TableFiles, url: str, group: int) -> pa.Table:
 def _decide(
     changes: pa.Table, files: TableFiles, item: MergeItem
 ) -> tuple[pa.Table, pa.Array, list[str]]:
-    """Which changes count, whose stored rows go, and the files that these lie in.
+    """Find the changes that count, the stored rows that go, and the files that these lie in.
 
     Only keys and places of stored rows are read for it, so a file without any of the keys costs
     a column, and is left as it is.

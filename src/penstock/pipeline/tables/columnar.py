@@ -90,7 +90,7 @@ def nulls_of(count: int, kind: pa.DataType) -> pa.Array:
 
 
 class _Slots:
-    """What the kernels fill."""
+    """The arrays that the kernels fill."""
 
     def __init__(self, nodes: Nodes, rooms: Int64s) -> None:
         self._nodes = nodes

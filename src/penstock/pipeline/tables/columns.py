@@ -1,4 +1,4 @@
-"""The columns that are no part of a value, and Iceberg schemas as Arrow's. Pure."""
+"""Columns that aren't part of a value, and Iceberg schemas as Arrow's. Pure."""
 
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ TYPED_PREFIX: Final = "kafka_"
 """Before key, partition, offset, timestamp and headers where a value has columns of its own:
 `_partition` and its like are Iceberg's metadata columns."""
 TYPED_NAMES: Final = frozenset(f"{TYPED_PREFIX}{name}" for name in RAW_NAMES)
-"""Which a value's field can't be named."""
+"""Names that a value's field can't have."""
 TYPED_KEY: Final = f"{TYPED_PREFIX}key"
 
 
@@ -68,7 +68,7 @@ def record_fields(
 
 
 def raw_schema() -> Schema:
-    """Of a raw table."""
+    """Return the schema of a raw table."""
     return Schema(*record_fields(prefix="", first_id=1, with_value=True))
 
 

@@ -37,8 +37,8 @@ from penstock.pipeline.tables.parquet import WrittenFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a commit does. `name`: random, the commit's own; `after`: what is held after it,
-    `before`: before it; `removed`: data files that `added` ones stand for."""
+    """A commit's content. `name`: random, the commit's own; `after`: the offsets held after the
+    commit, `before`: those before it; `removed`: data files that `added` files replace."""
 
     name: str
     after: Holdings
@@ -95,7 +95,7 @@ def is_committed(table: Table, name: str) -> int | None:
 
 
 def held_by(table: Table, topic_id: str, progress: Mapping[int, int] | None) -> Held:
-    """What the table holds of the topic: see `find_held`."""
+    """Return what the table holds of the topic: see `find_held`."""
     return find_held(
         topic_id,
         table=".".join(table.name()),
@@ -107,7 +107,8 @@ def held_by(table: Table, topic_id: str, progress: Mapping[int, int] | None) -> 
 
 
 def _said(table: Table, change: Change) -> str:
-    """What the commit says of offsets: these, or the file in which they lie from now on."""
+    """Return the commit's text about offsets: the offsets, or the file that has them from now
+    on."""
     text = encode_offsets(change.after)
     if len(text) <= INLINE_BYTES_MAX:
         return text

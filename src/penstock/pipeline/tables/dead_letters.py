@@ -1,9 +1,9 @@
 """Records that can't be rows: staged as Parquet by executors, then written to a topic once.
 
 The table's commit decides which of them count: it names their files and a batch number in
-DEAD_LETTERS_PROPERTY. The write follows the commit, under that number, so that whoever finds it
-missing (the same run, the next one, another driver) can do it, and the log takes it once. It is the
-log, too, that remembers what was written, for as long as there is the table.
+DEAD_LETTERS_PROPERTY. The write follows the commit, under that number, so that a run that finds it
+missing (the same run, the next one, another driver) can do it, and the log takes it once. The log
+also remembers what was written, for as long as there is the table.
 """
 
 import tempfile
@@ -59,7 +59,7 @@ class DeadLetters(msgspec.Struct, frozen=True):
 
 
 def decode_dead_letters(properties: Mapping[str, str]) -> DeadLetters | None:
-    """Of a table's properties. Raises: CorruptDataError."""
+    """Read them from a table's properties. Raises: CorruptDataError."""
     text = properties.get(DEAD_LETTERS_PROPERTY)
     if text is None:
         return None
@@ -189,8 +189,8 @@ class DeadLetterTopic:
                 "set bad records aside",
                 self._source,
                 f"{error.subject} is gone, and its records never came into {self._name}",
-                "somebody deleted it, or the log was restored to before they came: if they are "
-                f"not to be had again, remove the table's property {DEAD_LETTERS_PROPERTY}",
+                "it was deleted, or the log was restored to before they came: if they can't be "
+                f"recovered, remove the table's property {DEAD_LETTERS_PROPERTY}",
             ) from error
         with JobLease(self._client, kind="table", name=self._writer_id) as job:
             request = self._store(topic, rows, letters.batch_id, job.job)
@@ -316,7 +316,7 @@ def _run(topic_id: str, partition: int, batches: Sequence[EncodedBatch]) -> Segm
 
 
 def _numbers(batches: Sequence[EncodedBatch]) -> list[int]:
-    """As `WriteRun.batches` wants them: times as differences, no producer."""
+    """Make the numbers of `WriteRun.batches`: times as differences, no producer."""
     numbers: list[int] = []
     before = 0
     for batch in batches:

@@ -19,17 +19,17 @@ from penstock.pipeline.tables.formats import (
 
 
 def compile_schema(text: SchemaText, *, framed: bool, is_identity: bool = False) -> Decoder:
-    """A decoder of one schema.
+    """Compile a decoder of one schema.
 
     Args:
         framed: whether payloads come from Confluent's wire format; Protobuf's then begin with
             the indexes of their message.
-        is_identity: whether rows are told apart by its values. Then a payload that holds more than
-            a column can is no value, rather than the same one as another; and a Protobuf enum is
+        is_identity: whether the schema's values identify rows. Then a payload that holds more than
+            a column can is not a value, rather than equal to another one; and a Protobuf enum is
             its number, since names may change.
 
     Raises:
-        UnsupportedSchemaError: a schema that is none, or that no table can have.
+        UnsupportedSchemaError: the text is not a schema, or no table can have it.
     """
     compilers: dict[str, Callable[[], Decoder]] = {
         AVRO: lambda: _avro(text),

@@ -1,4 +1,4 @@
-"""What a table's columns may become: new optional columns, and Iceberg's type promotions. Pure.
+"""A table's columns may change in two ways: new optional columns, and type promotions. Pure.
 
 Everything else stops the table, since the only other way to go on would be nulls where there are
 values.
@@ -33,7 +33,7 @@ class IncompatibleSchemaError(InvalidRequestError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evolution:
-    """What to do to a table's columns, in this order."""
+    """The changes of a table's columns, in this order."""
 
     added: list[tuple[Path, AnyType]] = field(default_factory=list)
     promoted: list[tuple[Path, IcebergType]] = field(default_factory=list)
@@ -47,16 +47,17 @@ class Evolution:
 def plan_evolution(
     table: RecordType, schema: RecordType, *, is_newer: bool, subject: str
 ) -> Evolution:
-    """How a table follows a schema.
+    """Plan how a table follows a schema.
 
     Args:
-        table: its value columns.
-        schema: what values of the schema have.
-        is_newer: than all that the table has followed: then it has to keep every column. An older
-            one may lack optional columns, and can have none that the table lacks.
+        table: the table's value columns.
+        schema: the columns of the schema's values.
+        is_newer: whether the schema is newer than all that the table has followed: then it has to
+            keep every column. An older one may lack optional columns, and can have none that the
+            table lacks.
 
     Raises:
-        IncompatibleSchemaError: with all that is wrong.
+        IncompatibleSchemaError: with everything that is wrong.
     """
     evolution = Evolution()
     problems: list[str] = []
@@ -131,13 +132,13 @@ class Ids:
 def check_record_columns(
     schema: Schema, *, prefix: str, with_value: bool, table: str, with_key: bool = True
 ) -> None:
-    """Whether a table still has the columns that every record has, and no required ones beside.
+    """Check that a table has the columns that every record has, and no other required ones.
 
     Args:
         with_key: whether the key is bytes, too; one of a schema is looked at with the schema.
 
     Raises:
-        InvalidRequestError: somebody changed them.
+        InvalidRequestError: another program changed the columns.
     """
     for wanted in record_fields(
         prefix=prefix, first_id=1, with_value=with_value, with_key=with_key
@@ -159,7 +160,7 @@ def check_record_columns(
 
 
 def check_no_required_beside(schema: Schema, own: frozenset[str], *, table: str) -> None:
-    """Raises: InvalidRequestError: somebody added a required column, which no record has."""
+    """Raises: InvalidRequestError: a required column was added, which no record has."""
     for column in schema.fields:
         if column.required and column.name not in own:
             raise InvalidRequestError(

@@ -25,7 +25,8 @@ _READ_BYTES: Final = 256 << 10
 
 
 class FilesOptions(msgspec.Struct, frozen=True):
-    """Where a warehouse's store is; goes to executors as it is, so it never holds a secret."""
+    """The place of a warehouse's store. It goes to executors as it is, so it never holds a
+    secret."""
 
     endpoint: str = ""
     region: str = ""
@@ -41,7 +42,7 @@ class ListedFile:
 
 
 def files_options(properties: Mapping[str, str]) -> FilesOptions:
-    """What a catalog's or table's properties say of the store."""
+    """Read a catalog's or table's properties about the store."""
     return FilesOptions(
         endpoint=properties.get("s3.endpoint", ""), region=properties.get("s3.region", "")
     )

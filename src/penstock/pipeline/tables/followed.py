@@ -35,7 +35,7 @@ from penstock.pipeline.tables.values import RowPlan, SchemaIds
 
 _FIRST_ID: Final = 1
 _PROPERTIES: Final = {VALUE: "penstock.schemas", KEY: "penstock.key-schemas"}
-"""Of a table: which schemas it has followed, as JSON."""
+"""The table's properties with the schemas that it has followed, as JSON."""
 
 
 class Followed(msgspec.Struct, frozen=True):
@@ -51,11 +51,11 @@ class PartSchemas:
     them: a value's fields are columns, and a key is the one column TYPED_KEY.
 
     Args:
-        topic: for errors.
+        topic: the topic's name, for errors.
         kind: registry or file.
-        given: the schema of kind = file.
-        is_identity: whether rows are told apart by it; see `compile_schema`.
-        registry: of kind = registry.
+        given: the schema, with kind = file.
+        is_identity: whether the schema's values identify rows; see `compile_schema`.
+        registry: the registry, with kind = registry.
     """
 
     topic: str
@@ -113,7 +113,7 @@ class PartSchemas:
         return f"the {what} of the file"
 
     def plan(self, table: Table) -> PartPlan:
-        """How executors read them."""
+        """Return the plan by which executors read keys or values."""
         if not self.is_framed:
             return PartPlan(BARE, {BARE_ID: self.text(BARE_ID)}, self.is_identity)
         schemas = {schema_id: self.text(schema_id) for schema_id in self._followed_by(table).ids}
@@ -124,8 +124,8 @@ class PartSchemas:
         """Let the table's columns become what the schemas of these ids need, oldest first.
 
         Raises:
-            IncompatibleSchemaError: they can't.
-            ConflictError: somebody else changed the table meanwhile.
+            IncompatibleSchemaError: the columns can't become that.
+            ConflictError: another program changed the table meanwhile.
         """
         known = [number for number in ids if not self.text(number).is_missing]
         self.missing |= set(ids) - set(known)
@@ -158,15 +158,15 @@ class PartSchemas:
         )
 
     def property_of(self, first: int) -> dict[str, str]:
-        """Of a new table that begins with a schema."""
+        """Return the properties of a new table that begins with a schema."""
         followed = Followed(ids=[first]) if self.is_framed else Followed(text=self.given)
         return {_PROPERTIES[self.part]: msgspec.json.encode(followed).decode()}
 
     def check(self, table: Table) -> RecordType:
-        """What the table has to have by all that it followed.
+        """Return the type that the table has to have after all that it followed.
 
         Raises:
-            IncompatibleSchemaError: somebody dropped or changed a column.
+            IncompatibleSchemaError: another program dropped or changed a column.
         """
         followed = self._followed_by(table)
         kinds = [self.type(schema_id) for schema_id in followed.ids]
@@ -191,7 +191,7 @@ class PartSchemas:
             raise IncompatibleSchemaError(
                 "follow schema",
                 subject,
-                f"{added} is new in the key, by which the table's rows are told apart",
+                f"{added} is new in the key, which identifies the table's rows",
                 "write such keys to another topic, or begin a new table",
             )
         after = (
@@ -212,7 +212,7 @@ class PartSchemas:
     def _followed_by(self, table: Table) -> Followed:
         text = table.properties.get(_PROPERTIES[self.part])
         if text is None and self.part == KEY:
-            # Told by the property alone: a schema may well say that keys are bytes.
+            # Only the property says this, since a schema may well say that keys are bytes.
             raise IncompatibleSchemaError(
                 "follow schema",
                 f"table {'.'.join(table.name())}",
@@ -266,11 +266,11 @@ class RowSchemas:
 
     @property
     def columns_added(self) -> list[str]:
-        """By what was followed since this began."""
+        """List the columns that were added since this began."""
         return [name for part in self._parts for name in part.columns_added]
 
     def plan(self, table: Table) -> RowPlan:
-        """How executors read records."""
+        """Return the plan by which executors read records."""
         key = PartPlan() if self.key is None else self.key.plan(table)
         return RowPlan(value=self.value.plan(table), key=key)
 
@@ -286,10 +286,10 @@ class RowSchemas:
         return table
 
     def check(self, table: Table) -> None:
-        """Whether a table still has the columns of what it followed, and of every record.
+        """Check that a table has the columns of what it followed, and of every record.
 
         Raises:
-            InvalidRequestError: somebody dropped or changed one.
+            InvalidRequestError: another program dropped or changed a column.
         """
         name = ".".join(table.name())
         if self.key is None and _PROPERTIES[KEY] in table.properties:

@@ -86,16 +86,18 @@ class Decoder(Protocol):
 
     @property
     def type(self) -> AnyType:
-        """What it gives: of a value's schema a `RecordType`, whose fields are columns."""
+        """The type of decoded values: of a value's schema a `RecordType`, whose fields are
+        columns."""
         ...
 
     @property
     def shape(self) -> Shape | None:
-        """How a kernel decodes such values by columns; None: none can."""
+        """The shape by which a kernel decodes such values by columns; None: no kernel can."""
         ...
 
     def decode(self, payload: bytes) -> Any:
-        """What Arrow takes for the type: a record by its fields. Raises: BadValueError."""
+        """Decode to what Arrow takes for the type: a record by its fields. Raises:
+        BadValueError."""
         ...
 
 
@@ -103,6 +105,6 @@ def columns_of(decoder: Decoder, *, subject: str) -> RecordType:
     """The columns of a value's schema. Raises: UnsupportedSchemaError: it has none."""
     if not isinstance(decoder.type, RecordType):
         raise UnsupportedSchemaError(
-            "read schema", subject, "it is no record or object, so it has no columns"
+            "read schema", subject, "it is not a record or object, so it has no columns"
         )
     return decoder.type

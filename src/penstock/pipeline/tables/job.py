@@ -68,10 +68,10 @@ from penstock.system.waiting import pause
 
 CONFLICTS_MAX: Final = 20
 MODE_PROPERTY: Final = "penstock.mode"
-"""Of a table: append or upsert, for as long as it lives."""
+"""The table's property that is append or upsert, for as long as the table lives."""
 TRUNCATIONS_MAX: Final = 5
 _COMMIT_BYTES_MIN: Final = 2 << 30
-"""What a commit takes where the settings don't say it; more where executors are many."""
+"""The bytes of a commit where the settings don't say it; more where there are many executors."""
 _GROWTH_FIRST: Final = 4.0
 """How many times larger records are decoded than stored, before any were read."""
 _GROWTH_CHANGE: Final = 2
@@ -83,8 +83,8 @@ _LOST_IN_STATE_MAX: Final = 100
 
 
 class TableSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What one call did. `lost`: ranges that retention had deleted before they were read;
-    `behind`: records of the topic that the table does not hold yet."""
+    """The result of one call. `lost`: ranges that retention had deleted before they were read;
+    `behind`: the number of the topic's records that the table does not hold yet."""
 
     topic: str
     table: str
@@ -116,7 +116,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What a call has done so far."""
+    """Counts the results of a call so far."""
 
     rows: int = 0
     bad_records: int = 0
@@ -143,13 +143,13 @@ def run_table_once(
     May be called at any time, by any number of drivers at once, and again after any failure.
 
     Args:
-        watch: told how many bytes of the log have been read, and of how many, about.
+        watch: called with the bytes of the log that were read, and about how many there are.
 
     Raises:
         NotFoundError: there is no such topic.
-        InvalidRequestError, CorruptDataError, ConflictError: the table is stopped until somebody
-            acts; its state says so too.
-        RetryableError: the door, the store or the catalog does not answer; call again later.
+        InvalidRequestError, CorruptDataError, ConflictError: the table is stopped until a
+            person acts; its state says so too.
+        RetryableError: an agent, the store or the catalog does not answer; call again later.
     """
     topics = client.topics(names=[settings.topic]).topics
     if not topics:
@@ -366,7 +366,7 @@ class TableJob:
             raise InvalidRequestError(
                 "adopt table",
                 settings.full_name,
-                f"it {holds}, and of a table of one row per key nobody can tell whether its rows "
+                f"it {holds}, and for a table of one row per key it isn't known whether its rows "
                 f"or the records of topic {topic.topic_id} are newer",
                 "name another table by --table or penstock.table.name, or drop this one and make "
                 "it again with --restart",
@@ -479,8 +479,8 @@ class TableJob:
             now = held_by(table, self._topic.topic_id, self._known_offsets())
             is_overtaken = (now.offsets, now.epochs) != (held.offsets, held.epochs)
             if is_overtaken or written.is_by_snapshot or _layout(table) != layout:
-                # Another driver took these ranges, or somebody changed what these files were
-                # made for. They are named by nothing, unless a commit in doubt still arrives.
+                # Another driver took these ranges, or the layout changed for which the files were
+                # made. Nothing names these files, unless a commit in doubt still arrives.
                 if not in_doubt:
                     files.delete(
                         [file.url for file in written.added] + [file.url for file in written.bad]
@@ -488,7 +488,7 @@ class TableJob:
                 return table
             pause((1 + self._random.below(1000) / 1000) * _REST_S * (attempt + 1))
         raise RetryableError(
-            "commit", self._settings.full_name, f"{CONFLICTS_MAX} times somebody else was faster"
+            "commit", self._settings.full_name, f"another commit was first {CONFLICTS_MAX} times"
         )
 
     def _letters(
@@ -601,7 +601,8 @@ def _no_topic(name: str) -> NotFoundError:
 
 
 def _layout(table: Table) -> tuple[int, int]:
-    """What files are made for: the ids of the table's schema and partition spec."""
+    """Return the layout for which files are made: the ids of the table's schema and partition
+    spec."""
     return table.schema().schema_id, table.spec().spec_id
 
 

@@ -39,7 +39,7 @@ from penstock.system.waiting import pause
 logger = logging.getLogger(__name__)
 
 ROUNDS_MAX: Final = 3
-"""What is given up is planned again so often, and then at the next maintenance."""
+"""A task that is given up is planned again this many times, and then at the next maintenance."""
 CONFLICTS_MAX: Final = 20
 _SMALL: Final = 2
 """A file of less than the target's 1/_SMALL is small."""
@@ -48,8 +48,9 @@ _REST_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """How many files became how many. `gave_up`: tasks whose inputs somebody else changed;
-    `damaged`: files that can't be read, and why. They are left, and so are those of their task."""
+    """The numbers of files before and after. `gave_up`: tasks whose inputs another program changed;
+    `damaged`: files that can't be read, and the reasons. These files stay, with those of their
+    task."""
 
     files_joined: int = 0
     files_written: int = 0
@@ -67,8 +68,8 @@ class JoinItem(msgspec.Struct, frozen=True):
 
 
 class JoinResult(msgspec.Struct, frozen=True):
-    """What a task wrote. `damaged`: the file that it can't read, "": none; nothing was written
-    then."""
+    """The files that a task wrote. `damaged`: the file that it can't read, "": none; then nothing
+    was written."""
 
     written: list[WrittenFile]
     damaged: str = ""
@@ -150,7 +151,8 @@ def _items(
     """Tasks of about a file each: a partition of many small files is the work of several."""
     everything = list(live_files(table))
     if _has_deletes(everything):
-        # Somebody's row-level deletes: joined without them, deleted rows would come back.
+        # Another program's row-level deletes: if files were joined without them, rows would come
+        # back.
         return []
     small: dict[tuple[Any, ...], list[DataFile]] = defaultdict(list)
     for file in everything:
@@ -235,7 +237,7 @@ def _commit(table: Table, copies: Sequence[_Copy], random: Random) -> list[_Copy
             return lost
     files.delete([file.url for copy in left for file in copy.written])
     raise ConflictError(
-        "join files", name, f"{CONFLICTS_MAX} times somebody else was faster", "call it again"
+        "join files", name, f"another commit was first {CONFLICTS_MAX} times", "call it again"
     )
 
 

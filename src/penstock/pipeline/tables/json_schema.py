@@ -45,7 +45,7 @@ _FINER: Final = re.compile(r"[.,]\d{6}(\d+)")
 
 
 class _Reader(NamedTuple):
-    """What reads a value of one schema, one by one or by columns."""
+    """Reads values of one schema, one by one or by columns."""
 
     type: AnyType
     convert: Convert
@@ -155,11 +155,11 @@ class JsonDecoder:
 
         def apply(value: Any) -> Any:
             if not isinstance(value, dict):
-                raise BadValueError(f"{_shown(at)} is no object")
+                raise BadValueError(f"{_shown(at)} is not an object")
             unknown = value.keys() - converts.keys()
             if unknown:
                 raise BadValueError(
-                    f"{_shown(at)} has properties beside its schema: {_few(unknown)}"
+                    f"{_shown(at)} has properties besides its schema's: {_few(unknown)}"
                 )
             record: dict[str, Any] = {}
             for name, (convert, must_be) in converts.items():
@@ -173,7 +173,7 @@ class JsonDecoder:
         return _Reader(RecordType(fields=tuple(fields)), apply, shape)
 
     def _nullable(self, schema: Any, root: Any, at: str, depth: int) -> _Reader:
-        """What may be null, where its schema says so."""
+        """Return the reader of a value that may be null where its schema says so."""
         if not isinstance(schema, dict):
             raise _unsupported(at, "a schema without a type")
         inner: Any = schema
@@ -253,7 +253,7 @@ def _integer(at: str) -> Convert:
         if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise BadValueError(f"{_shown(at)} is no integer")
+            raise BadValueError(f"{_shown(at)} is not an integer")
         if not -_INT64 <= value < _INT64:
             raise BadValueError(f"{_shown(at)} is beyond 64 bits")
         return value
@@ -264,7 +264,7 @@ def _integer(at: str) -> Convert:
 def _number(at: str) -> Convert:
     def convert(value: Any) -> float:
         if not isinstance(value, int | float) or isinstance(value, bool):
-            raise BadValueError(f"{_shown(at)} is no number")
+            raise BadValueError(f"{_shown(at)} is not a number")
         try:
             return float(value)
         except OverflowError as error:
@@ -276,7 +276,7 @@ def _number(at: str) -> Convert:
 def _parsed(parse: Callable[[str], Any], at: str, word: str) -> Convert:
     def convert(value: Any) -> Any:
         if not isinstance(value, str):
-            raise BadValueError(f"{_shown(at)} is no string")
+            raise BadValueError(f"{_shown(at)} is not a string")
         try:
             return parse(value)
         except (ValueError, OverflowError) as error:
@@ -314,7 +314,7 @@ def _whole(text: str) -> float:
 def _list_of(convert: Convert, at: str) -> Convert:
     def apply(value: Any) -> Any:
         if not isinstance(value, list):
-            raise BadValueError(f"{_shown(at)} is no array")
+            raise BadValueError(f"{_shown(at)} is not an array")
         return [convert(item) for item in value]
 
     return apply
@@ -323,7 +323,7 @@ def _list_of(convert: Convert, at: str) -> Convert:
 def _map_of(convert: Convert, at: str) -> Convert:
     def apply(value: Any) -> Any:
         if not isinstance(value, dict):
-            raise BadValueError(f"{_shown(at)} is no object")
+            raise BadValueError(f"{_shown(at)} is not an object")
         return [(key, convert(item)) for key, item in value.items()]
 
     return apply
@@ -339,7 +339,7 @@ def _or_null(reader: _Reader) -> _Reader:
 
 
 def _refuse_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not JSON")
 
 
 def _unsupported(at: str, detail: str) -> UnsupportedSchemaError:

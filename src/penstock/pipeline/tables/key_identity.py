@@ -1,9 +1,9 @@
-"""What tells keys apart: a value that Arrow can group and look up by, whatever a key's type. Pure.
+"""A key's identity is a value that Arrow can group and look up by, whatever the key's type. Pure.
 
-Bytes, and scalars of a schema, are it themselves. A struct's fields are written one behind the
-other, each with its length, so that two keys are equal exactly if all their fields are: not the
-bytes that a producer sent, which begin with the id of whichever schema it had. A struct that is
-null is not one whose fields all are.
+Bytes, and scalars of a schema, are their own identity. A struct's fields are written one after the
+other, each with its length, so that two identities are equal exactly if all fields are. The bytes
+that a producer sent can't be used, since they begin with the id of the producer's schema. A struct
+that is null is not a struct whose fields are all null.
 """
 
 from typing import Final
@@ -43,7 +43,7 @@ def key_identity(keys: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def check_key(schema: Schema, *, table: str) -> tuple[str, list[int]]:
-    """Whether keys of a typed table can be told apart.
+    """Check that the keys of a typed table have identities.
 
     Returns:
         The path of the column that rows are bucketed by: the key, or the first of its fields that
@@ -51,8 +51,8 @@ def check_key(schema: Schema, *, table: str) -> tuple[str, list[int]]:
         which Iceberg calls the identifier fields.
 
     Raises:
-        InvalidRequestError: they can't: it holds floats, lists or maps; or there is nothing to
-            bucket by.
+        InvalidRequestError: they have none: the key holds floats, lists or maps; or there is
+            nothing to bucket by.
     """
     column = schema.find_field(TYPED_KEY)
     leaves: list[tuple[str, NestedField, bool]] = []
@@ -85,7 +85,7 @@ def _gather(
         raise InvalidRequestError(
             "upsert into table",
             table,
-            f"its key has {path}, {kind}, by which keys can't be told apart",
+            f"its key has {path}, {kind}, which can't identify rows",
             "append, or let keys be bytes",
         )
     else:

@@ -1,4 +1,4 @@
-"""What tables differ in: their columns, and how ranges become files of them."""
+"""Kinds of tables differ in their columns, and in how ranges become files."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from penstock.pipeline.tables.values import RowPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """Of a new table."""
+    """The design of a new table."""
 
     schema: Schema
     spec: PartitionSpec
@@ -34,7 +34,8 @@ class Design:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What executors made of one commit's ranges. `removed`: files that the added ones replace."""
+    """The files that executors made from one commit's ranges. `removed`: files that `added`
+    replace."""
 
     added: list[WrittenFile]
     bad: list[BadFile]
@@ -42,7 +43,7 @@ class Written:
     rows: int
     removed: list[DataFile] = field(default_factory=list)
     scratch: list[str] = field(default_factory=list)
-    """Files that nobody needs once this is committed or given up."""
+    """Files that aren't needed once this is committed or given up."""
     is_by_snapshot: bool = False
     """Whether it holds for the snapshot that it was made from alone, and not for a later one."""
     columns_added: list[str] = field(default_factory=list)
@@ -60,7 +61,7 @@ class TableKind(Protocol):
         ...
 
     def check(self, table: Table) -> None:
-        """Raises: InvalidRequestError: somebody changed columns that are this kind's."""
+        """Raises: InvalidRequestError: another program changed columns of this kind."""
         ...
 
     def write(
@@ -89,7 +90,7 @@ def kind_of(settings: TableSettings, client: DoorClient, engine: Engine) -> Tabl
 
 
 def target_of(table: Table, target_file_bytes: int) -> FileTarget:
-    """What files of the table, as it is now, look like."""
+    """Return the target of new files of the table as it is now."""
     return FileTarget(
         location=table.location().rstrip("/"),
         schema=table.schema().model_dump_json(),

@@ -57,15 +57,15 @@ _FILES_MIN: Final = 4
 
 
 class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
-    """What is old; None: as the topic's config says. `files_min`: small files of a partition that
-    are worth joining."""
+    """The ages of what is old; None: the topic's config says it. `files_min`: small files of a
+    partition that are worth joining."""
 
     snapshot_age_ms: int | None = None
     orphan_age_ms: int | None = None
     files_min: int = _FILES_MIN
 
     def ages_ms(self, configs: Mapping[str, str]) -> tuple[int, int]:
-        """How old a snapshot and an orphan have to be."""
+        """Return the ages from which snapshots expire and orphans are deleted."""
         snapshot_ms, orphan_ms = self.snapshot_age_ms, self.orphan_age_ms
         if snapshot_ms is None:
             snapshot_ms = int(configs.get(SNAPSHOT_CONFIG, _SNAPSHOT_AGE_MS))
@@ -75,9 +75,9 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MaintenanceSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What one call did. `joins_given_up`: tasks whose files somebody else changed meanwhile;
-    `damaged`: files that can't be read, and why;
-    `not_expired`: why snapshots were left alone, where they were."""
+    """The result of one call. `joins_given_up`: tasks whose files another program changed
+    meanwhile; `damaged`: files that can't be read, and the reasons; `not_expired`: why snapshots
+    were left alone, "": they weren't."""
 
     table: str
     files_joined: int = 0
@@ -136,13 +136,13 @@ class _Way(Protocol):
     """Ours, or Iceberg's own procedures."""
 
     def join(self, table: Table) -> Joined:
-        """How many files became how many. Raises: ConflictError, NotFoundError: the table moved on
-        meanwhile."""
+        """Join small files; return how many became how many. Raises: ConflictError, NotFoundError:
+        the table moved on meanwhile."""
         ...
 
     def expire(self, table: Table, before_ms: int) -> tuple[int, str]:
-        """How many snapshots went, or why they were left alone. Raises: RetryableError, and
-        ConflictError where the table moved on meanwhile."""
+        """Expire snapshots; return how many, or the reason why they were left alone. Raises:
+        RetryableError, and ConflictError if the table moved on meanwhile."""
         ...
 
 
@@ -166,7 +166,7 @@ def _maintain(
     try:
         expired, not_expired = way.expire(table, now_ms - ages_ms[0])
     except (ConflictError, RetryableError) as error:
-        # Orphans are no part of what failed.
+        # Orphans don't depend on what failed.
         failure = error
     table.refresh()
     files = TableFiles(files_options(table.io.properties))
@@ -236,7 +236,7 @@ class _NativeUpkeep:
 
 def _expire(table: Table, before_ms: int) -> int:
     """Expire snapshots, but none of a branch or tag, and none from the current one back to the
-    newest with offsets: without those between, nobody would find it."""
+    newest with offsets: without those between, no driver would find it."""
     kept = {reference.snapshot_id for reference in table.metadata.refs.values()}
     for snapshot in ancestry(table):
         kept.add(snapshot.snapshot_id)

@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 EXTENSIONS: Final = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 }
-"""What a session has to be started with. One without the runtime passes over it, with a warning."""
+"""Settings that a session has to be started with. Without the runtime it ignores them, with a
+warning."""
 _CATALOG_CLASS: Final = "org.apache.iceberg.spark.SparkCatalog"
 _SQLITE: Final = "sqlite:///"
 _S3_FILES: Final = "org.apache.iceberg.aws.s3.S3FileIO"
 _S3_NAMES: Final = {"s3.endpoint": "s3.endpoint", "s3.region": "client.region"}
-"""PyIceberg's name of what Iceberg's runtime is told of S3. Credentials it finds in the
+"""PyIceberg's names of the S3 properties of Iceberg's runtime. The runtime finds credentials in the
 environment, as PyIceberg does."""
 _S3_HOSTS: Final = "s3.force-virtual-addressing"
 _CONFLICTS: Final = ("CommitFailedException", "ValidationException")
@@ -55,14 +56,14 @@ def join_natively(
     """Join a table's small files.
 
     Args:
-        session: if it has a catalog of the settings' name, that one is used, else it gets one.
-        settings: resolved.
+        session: uses its catalog of the settings' name, or gets one.
+        settings: resolved settings.
 
     Returns:
         How many files became how many.
 
     Raises:
-        InvalidRequestError: the session has no runtime, or can't be told of the catalog.
+        InvalidRequestError: the session has no runtime, or can't use the catalog.
         ConflictError: the table moved on meanwhile; its small files are still there next time.
         RetryableError: the procedure failed; what it has committed is whole.
     """
@@ -70,7 +71,7 @@ def join_natively(
     for key, value in _catalog_conf(session, settings.catalog).items():
         session.conf.set(key, value)
     name = _name_of(settings)
-    # Looked for before anything is asked of it, so that what is missing is told apart.
+    # The table is looked up before anything else, so that a missing runtime gets its own error.
     _ask(session, f"DESCRIBE TABLE {name}", settings, is_first=True)
     target = settings.target_file_bytes
     options = {
@@ -115,10 +116,11 @@ def _name_of(settings: TableSettings) -> str:
 
 
 def _catalog_conf(session: "SparkSession", settings: CatalogSettings) -> dict[str, str]:
-    """What a session has to be told of the catalog; nothing where a person has.
+    """Return the session's settings for the catalog; none where a person has made them.
 
     Raises:
-        InvalidRequestError: it is neither SQLite nor REST: their properties differ too much.
+        InvalidRequestError: the catalog is neither SQLite nor REST: their properties differ too
+            much.
     """
     prefix = f"spark.sql.catalog.{settings.name}"
     if session.conf.get(prefix, None) is not None:

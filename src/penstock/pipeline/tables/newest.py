@@ -1,4 +1,4 @@
-"""Which record of a key counts: the newest. Pure.
+"""The newest record of a key counts. Pure.
 
 Within a partition that is the highest offset. Between partitions, where a key has moved (partitions
 were added) or was written to several, the later timestamp, then the higher offset.

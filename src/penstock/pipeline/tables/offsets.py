@@ -1,5 +1,4 @@
-"""Which offsets a table holds: JSON in the summary of a snapshot, and how it is found again.
-Pure.
+"""A table's offsets are JSON in the summary of a snapshot, where they are found again. Pure.
 
     {"version": 1, "topics": {"<topic id>": {"<partition>": next offset, ...}},
      "epochs": {"<topic id>": {"<partition>": leader epoch, ...}}}
@@ -29,15 +28,16 @@ import msgspec
 from penstock.model.errors import CorruptDataError
 
 OFFSETS_PROPERTY: Final = "penstock.offsets"
-"""Of a snapshot's summary, and of the table, set in the same commit."""
+"""A property of a snapshot's summary, and of the table, set in the same commit."""
 SILENT_PROPERTY: Final = "penstock.offsets-of-others"
-"""Of the table: what snapshots held that say nothing."""
+"""The table's property with the offsets of snapshots that have none in their summary."""
 COMMIT_PROPERTY: Final = "penstock.commit"
 """A random name of one commit, by which one whose reply was lost is found."""
 TOPIC_ID_PROPERTY: Final = "penstock.topic-id"
-"""Of the table: whose rows these are."""
+"""The table's property with the id of the topic whose rows these are."""
 BEGIN_PROPERTY: Final = "penstock.begin"
-"""Of the table: next offsets where it holds nothing yet, since it doesn't begin at the log's."""
+"""The table's property with next offsets where it holds nothing yet, if it doesn't begin at the
+log's start."""
 VERSION: Final = 1
 _FILE_VERSION: Final = 2
 """A document that names another one; releases that don't know of it refuse it by its number."""
@@ -79,7 +79,7 @@ _D = TypeVar("_D", _Document, _SilentDocument)
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What went into a table, by topic id and partition.
+    """The records that went into a table, by topic id and partition.
 
     Args:
         topics: next offsets.
@@ -106,7 +106,7 @@ class Lineage:
 
     @property
     def silent_count(self) -> int:
-        """How many there are before the first that says its offsets."""
+        """Return the number of snapshots before the first that has offsets."""
         for count, summary in enumerate(self.summaries):
             if OFFSETS_PROPERTY in summary:
                 return count
@@ -121,15 +121,15 @@ class Lineage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What a table holds. `offsets`: partition -> next offset; `epochs`: partition -> leader epoch
-    of the record before, where it is known; `source`: where that was found ("snapshot", "silent",
-    "property", "progress", "begin", or "" for a table without any)."""
+    """The part of a topic that a table holds. `offsets`: partition -> next offset; `epochs`:
+    partition -> leader epoch of the record before, where it is known; `source`: where that was
+    found ("snapshot", "silent", "property", "progress", "begin", or "" for a table without any)."""
 
     offsets: Mapping[int, int]
     epochs: Mapping[int, int]
     source: str
     holdings: Holdings
-    """Of all topics whose rows went in."""
+    """The holdings of all topics whose rows went in."""
 
 
 def encode_offsets(holdings: Holdings) -> str:
@@ -212,16 +212,17 @@ def find_held(
     progress: Mapping[int, int] | None,
     read: Read | None = None,
 ) -> Held:
-    """What a table holds of a topic.
+    """Find what a table holds of a topic.
 
-    The current snapshot's ancestry says it, since it is what readers see: after a rollback an
+    The current snapshot's ancestry says it, since readers see that snapshot: after a rollback an
     older snapshot is the truth, whatever the table's properties or the log's progress say. Only
-    where expiry cut the ancestry short before any offsets were met, those are asked: first
-    whether the snapshots that are left are from before the table's last rows.
+    where expiry
+    has cut the ancestry short before any offsets, the properties and the progress are asked: first
+    whether the remaining snapshots are from before the table's last rows.
 
     Args:
-        properties: the table's.
-        progress: what the log's door knows of the table.
+        properties: the table's properties.
+        progress: the journal's note of the table's progress.
         read: see `decode_offsets`.
     """
     source, holdings = "", Holdings()
@@ -267,7 +268,7 @@ def is_property_current(lineage: Lineage, properties: Mapping[str, str], *, tabl
 def _held_in_silence(
     lineage: Lineage, properties: Mapping[str, str], subject: str
 ) -> Holdings | None:
-    """What a lineage holds that says nothing, if rows were committed on top of it once."""
+    """Return what a lineage without offsets holds, if rows were once committed on top of it."""
     if not lineage.sequences or lineage.said is not None:
         return None
     oldest = lineage.sequences[-1]
@@ -315,7 +316,7 @@ def _as_keys(topics: Mapping[str, Mapping[int, int]]) -> dict[str, dict[str, int
 
 
 def _as_numbers(topics: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
-    """Raises: ValueError: a partition is no number."""
+    """Raises: ValueError: a partition is not a number."""
     return {
         topic_id: {int(partition): offset for partition, offset in offsets.items()}
         for topic_id, offsets in topics.items()

@@ -41,7 +41,7 @@ _COMPRESSION_LEVEL: Final = 3
 
 
 class FileTarget(msgspec.Struct, frozen=True):
-    """What files of a table look like; picklable. `schema`, `spec`: Iceberg's JSON."""
+    """The form of a table's files; picklable. `schema`, `spec`: Iceberg's JSON."""
 
     location: str
     schema: str
@@ -54,7 +54,7 @@ class FileTarget(msgspec.Struct, frozen=True):
         return Schema.model_validate_json(self.schema)
 
     def iceberg_spec(self) -> PartitionSpec:
-        """How its files are split."""
+        """The spec by which files are split."""
         return PartitionSpec.model_validate_json(self.spec)
 
 
@@ -69,7 +69,7 @@ class WrittenFile(msgspec.Struct, frozen=True):
     statistics: dict[str, Any]
 
     def data_file(self) -> DataFile:
-        """As a commit wants it."""
+        """Return the file in the form that a commit takes."""
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=self.url,
@@ -92,8 +92,8 @@ def read_data_file(
     columns: Sequence[str] | None = None,
     row_count: int | None = None,
 ) -> Iterator[pa.Table]:
-    """The rows of a data file, by the table's present names: columns are found by their ids, since
-    somebody may have renamed them after it was written.
+    """Yield the rows of a data file, by the table's present names. Columns are found by their ids,
+    since they may have been renamed after the file was written.
 
     Args:
         columns: only these; None: all that the file has.
@@ -127,7 +127,7 @@ def read_data_file(
 
 @contextlib.contextmanager
 def _damage_named(url: str) -> Iterator[None]:
-    """What Arrow says of a file's bytes, as an error that names the file."""
+    """Turn Arrow's errors about a file's bytes into errors that name the file."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
@@ -177,7 +177,7 @@ class PartitionedWriter:
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """Of the rows."""
+        """The schema of the rows."""
         return self._arrow_schema
 
     def add(self, rows: pa.Table) -> None:
@@ -300,7 +300,7 @@ class _OpenFile:
 
 
 def _folder(key: PartitionKey) -> str:
-    """Where a partition's files lie; readers go by the metadata, not by its name."""
+    """Return the folder of a partition's files; readers use the metadata, not the folder's name."""
     path = key.to_path()
     if len(path) <= _FOLDER_CHARACTERS_MAX:
         return path

@@ -134,7 +134,7 @@ def split_rows(
 
 
 def transformed(rows: pa.Table, field: PartitionField, schema: Schema) -> Any:
-    """What a partition field makes of rows; a nested column's path is followed."""
+    """Transform rows by a partition field; a nested column's path is followed."""
     source = schema.find_field(field.source_id)
     path = schema.find_column_name(field.source_id)
     assert path is not None

@@ -34,8 +34,8 @@ _UNFIT: Final = (pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
 class PartPlan(msgspec.Struct, frozen=True):
-    """How keys or values are read. `schemas`: by id; one that the registry lacks is `missing`;
-    `is_identity`: see `compile_schema`."""
+    """The plan by which keys or values are read. `schemas`: by id; ids that the registry lacks are
+    `missing`; `is_identity`: see `compile_schema`."""
 
     kind: str = RAW
     schemas: dict[int, SchemaText] = {}
@@ -216,7 +216,8 @@ class PartReader:
         return self._decoder(schema_id, text).decode(payload)
 
     def _reason(self, text: str) -> str:
-        # It may repeat what the record holds: of any length, and JSON has strings that are no text.
+        # The reason may repeat a record's text, of any length, and JSON has strings that UTF-8
+        # hasn't.
         text = text[:_REASON_CHARACTERS_MAX].encode(errors="backslashreplace").decode()
         return text if self._part == VALUE or self._part in text else f"its key: {text}"
 

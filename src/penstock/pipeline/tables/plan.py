@@ -1,4 +1,4 @@
-"""Which ranges one commit takes, and how they are shared out to executors. Pure."""
+"""One commit takes certain ranges, which executors share. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,8 @@ _NO_PARTITION: Final = PartitionState(log_start=0, high_watermark=0, size_bytes=
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a table does not hold yet. `ranges`: that the log has. `lost`: that it has no more."""
+    """The records that a table lacks. `ranges`: the log has them. `lost`: the log no longer has
+    them."""
 
     ranges: tuple[Range, ...]
     lost: tuple[Range, ...]
@@ -79,8 +80,8 @@ def plan_wanted(
 
 
 def _other_history(state: PartitionState, offset: int, epoch: int | None) -> str:
-    """Why the records before `offset`, the last of them of leader epoch `epoch`, are not this
-    log's; "" where they are, or nothing speaks against it."""
+    """Say why the records before `offset`, the last of them of leader epoch `epoch`, are not this
+    log's; "": they are, or nothing speaks against it."""
     if offset > state.high_watermark:
         return f"its high watermark is {state.high_watermark}"
     if epoch is None or not offset:
@@ -97,7 +98,7 @@ def _other_history(state: PartitionState, offset: int, epoch: int | None) -> str
 def epochs_before(
     offsets: Mapping[int, int], partitions: Sequence[PartitionState]
 ) -> dict[int, int]:
-    """By partition, the leader epoch of the record before a next offset."""
+    """Return, by partition, the leader epoch of the record before a next offset."""
     return {
         partition: epoch_of_offset(_starts(partitions[partition]), offset - 1)
         for partition, offset in offsets.items()
@@ -143,7 +144,7 @@ def cut_ranges(
 
 
 def item_bytes(pieces_bytes: int, *, parallelism: int, commit_bytes: int, bytes_max: int) -> int:
-    """How many stored bytes an item takes, so that a commit is work for all executors.
+    """Return how many stored bytes an item takes, so that a commit is work for all executors.
 
     Args:
         pieces_bytes: all that is wanted.
@@ -156,7 +157,7 @@ def item_bytes(pieces_bytes: int, *, parallelism: int, commit_bytes: int, bytes_
 def remaining_pieces(
     pieces: Sequence[tuple[Range, int]], wanted: Sequence[Range]
 ) -> list[tuple[Range, int]] | None:
-    """What is left of an earlier plan's pieces for the ranges that are wanted now.
+    """Return the rest of an earlier plan's pieces for the ranges that are wanted now.
 
     None: they don't tile these ranges, which then have to be planned again.
     """
@@ -204,7 +205,7 @@ def share_out(
 
 
 def offsets_after(held: Mapping[int, int], items: Iterable[Sequence[Range]]) -> dict[int, int]:
-    """What is held once these items are: partition -> next offset."""
+    """Return what is held once these items are: partition -> next offset."""
     after = dict(held)
     for item in items:
         for piece in item:

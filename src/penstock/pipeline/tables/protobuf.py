@@ -161,7 +161,7 @@ class ProtobufDecoder:
             # At any depth, which no list of unknown fields tells.
             message.DiscardUnknownFields()
             if message.ByteSize() != whole:
-                raise BadValueError("it has fields beside its Protobuf schema")
+                raise BadValueError("it has fields besides its Protobuf schema's")
         converted: dict[str, Any] = self._apply(message)
         return converted
 
@@ -306,7 +306,7 @@ class _Columns:
             names = {
                 number: value.name for number, value in entry.enum_type.values_by_number.items()
             }
-            # An open enum's number that nobody named is still told apart.
+            # A number of an open enum without a name stays distinct.
             return kind, lambda number: names.get(number, str(number))
         if kind is _UNSIGNED_64:
             return kind, Decimal
@@ -323,7 +323,7 @@ def _instant(value: timestamp_pb2.Timestamp) -> datetime:
 def _exact_instant(value: timestamp_pb2.Timestamp) -> datetime:
     if value.nanos % 1000:
         # They would be cut off, and so become another one's.
-        raise BadValueError(f"a timestamp of {value.nanos} ns beside its seconds")
+        raise BadValueError(f"a timestamp of {value.nanos} ns besides its seconds")
     return _instant(value)
 
 

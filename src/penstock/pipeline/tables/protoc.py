@@ -45,15 +45,15 @@ def compile_proto_file(path: Path, folders: Sequence[Path] = ()) -> FileDescript
 def compile_proto_texts(
     name: str, text: str, imports: Mapping[str, str], *, subject: str
 ) -> FileDescriptorSet:
-    """A text with all that it imports, what is imported first.
+    """Compile a text with all that it imports; imported files come first.
 
     Args:
-        name: of the text's file.
-        imports: texts by the names by which they are imported; Google's own ones are known.
+        name: the name of the text's file.
+        imports: texts by the names by which they are imported; Google's own are known.
 
     Raises:
-        InvalidRequestError: as `compile_proto_file`; or a name that is no path below a folder, or
-            that of another file.
+        InvalidRequestError: see `compile_proto_file`; or a name is not a path below a folder, or is
+            the name of another file.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-proto-") as folder:
         for file_name, body in [*imports.items(), (name, text)]:

@@ -70,7 +70,7 @@ class Registry:
     def __init__(self, url: str) -> None:
         parts = urllib3.util.parse_url(url)
         if parts.scheme not in ("http", "https") or not parts.host:
-            raise InvalidRequestError("open registry", url, "it is no http:// or https:// URL")
+            raise InvalidRequestError("open registry", url, "it is not an http:// or https:// URL")
         if parts.auth:
             raise InvalidRequestError(
                 "open registry",
@@ -173,7 +173,7 @@ def _is_descriptor(text: str) -> bool:
     try:
         base64.b64decode(text, validate=True)
     except ValueError:
-        # Of a character beyond ASCII it is no binascii.Error.
+        # A character beyond ASCII raises ValueError, not binascii.Error.
         return False
     return True
 

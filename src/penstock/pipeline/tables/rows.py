@@ -133,7 +133,7 @@ def _records(chunk: pa.RecordBatch, partition: int) -> Records:
     beyond = (timestamps_ms > _TIMESTAMP_MS_MAX) | (timestamps_ms < _TIMESTAMP_MS_MIN)
     if not beyond.any():
         return Records(rows=rows, bad=BAD_SCHEMA.empty_table())
-    # Clipped only so that the column could be made at all: what was clipped is no row.
+    # Clipped only so that the column could be made at all: a clipped record is not a row.
     return split_bad(rows, pa.array(beyond), "its timestamp is beyond the years 1 to 9999")
 
 

@@ -43,7 +43,7 @@ def read_schema_file(
     except (OSError, UnicodeDecodeError) as error:
         raise _refused(path, str(error)) from error
     if len(body) > _BYTES_MAX:
-        raise _refused(path, f"{len(body)} bytes are no schema")
+        raise _refused(path, f"{len(body)} bytes are too many for a schema")
     if suffix in _TEXTS:
         schema = SchemaText(kind=_TEXTS[suffix], text=text)
     elif suffix == _PROTO:
@@ -52,7 +52,7 @@ def read_schema_file(
         try:
             schema = _of_descriptors(path, FileDescriptorSet.FromString(body), message)
         except DecodeError as error:
-            raise _refused(path, f"it is no descriptor set: {error}") from error
+            raise _refused(path, f"it is not a descriptor set: {error}") from error
     decoder = compile_schema(schema, framed=False)
     if not is_key:
         columns_of(decoder, subject=str(path))

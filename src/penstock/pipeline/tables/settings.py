@@ -1,4 +1,4 @@
-"""What a table's job is told: by the topic's configs, its options, and defaults."""
+"""A table's job gets its settings from the topic's configs, its options, and defaults."""
 
 import re
 from collections.abc import Mapping
@@ -34,14 +34,15 @@ _SECRET_WORDS: Final = (
     "connection-string",
 )
 _PASSWORD_IN_URL: Final = re.compile(r"[^/]*://[^:/@]*:[^@]+@")
-"""As SQLAlchemy reads one: it goes up to the last @, and may hold slashes."""
+"""A password as SQLAlchemy reads it: it goes up to the last @, and may hold slashes."""
 _NAMED_IN_VALUE: Final = re.compile(r"(?:^|[?&;\s])([^=?&;\s/:]+)\s*=\s*[^&;\s]")
-"""Of what a URL has behind its question mark, and of libpq's and ODBC's strings."""
+"""A named value after a URL's question mark, or in strings of libpq and ODBC."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_]+")
 
 
 class CatalogSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where tables are listed and lie. `properties` are PyIceberg's own, none of them a secret."""
+    """The place where tables are listed and lie. `properties` are PyIceberg's own, none a
+    secret."""
 
     warehouse: str = "warehouse"
     name: str = "penstock"
@@ -193,7 +194,7 @@ def resolve(settings: TableSettings, configs: Mapping[str, str]) -> TableSetting
     elif REGISTRY in (resolved.schema, resolved.key_kind) and not resolved.registry:
         problem = "schema registry needs the registry's URL"
     elif resolved.schema == FILE and resolved.value_schema is None:
-        problem = f"its schema is in {TEXT_CONFIG}, which is no Avro record or JSON Schema"
+        problem = f"its schema is in {TEXT_CONFIG}, which is not an Avro record or JSON Schema"
         if settings.schema == FILE:
             problem = "schema file needs a schema file"
     elif resolved.key_kind == FILE and resolved.key_schema is None:

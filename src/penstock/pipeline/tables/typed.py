@@ -79,11 +79,11 @@ class TypedKind:
 
 
 class Result(Protocol):
-    """Of a task that reads records."""
+    """The result of a task that reads records."""
 
     @property
     def unknown(self) -> SchemaIds:
-        """What its plan did not have; it made nothing then."""
+        """Schemas that its plan did not have; then the task made nothing."""
         ...
 
 
@@ -124,7 +124,7 @@ def run_following(
 
 
 def renaming(schema: Schema) -> dict[str, str]:
-    """Which columns a person may name shorter: `timestamp` is `kafka_timestamp`."""
+    """Return columns that a person may name shorter: `timestamp` is `kafka_timestamp`."""
     names = {column.name for column in schema.fields}
     return {name: f"{TYPED_PREFIX}{name}" for name in RAW_NAMES if name not in names}
 

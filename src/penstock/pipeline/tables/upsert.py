@@ -118,7 +118,7 @@ class UpsertKind:
             ]
         except NotFoundError as error:
             raise ConflictError(
-                "rewrite table", ".".join(table.name()), f"somebody was faster: {error}"
+                "rewrite table", ".".join(table.name()), f"another commit was first: {error}"
             ) from error
         return table, Written(
             added=[file for _, result in merged for file in result.files],
@@ -141,7 +141,7 @@ class UpsertKind:
                 raise InvalidRequestError(
                     "upsert into table",
                     name,
-                    "somebody else's row-level deletes are in it, which are not read here",
+                    "another program's row-level deletes are in it, which are not read here",
                     "let them be rewritten, for example by Spark's rewrite_data_files",
                 )
             if file.spec_id != spec_id:

@@ -18,7 +18,7 @@ _ROWS_PER_STEP: Final = 16_384
 
 
 class RowPlan(msgspec.Struct, frozen=True):
-    """How records are read. Keys have a schema only where values have one."""
+    """The plan by which records are read. Keys have a schema only where values have one."""
 
     value: PartPlan = PartPlan()
     key: PartPlan = PartPlan()
@@ -136,6 +136,6 @@ def fit_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
             column = rows.column(field.name)
             columns.append(column if column.type == field.type else column.cast(field.type))
         else:
-            # Of somebody else's: nobody but they know what belongs there.
+            # The column is another program's, which alone knows what belongs there.
             columns.append(pa.nulls(rows.num_rows, field.type))
     return pa.table(columns, schema=schema)

@@ -34,7 +34,7 @@ class WatchedEngine:
     def run(
         self, task: Callable[[T], R], items: Iterable[T], *, attempts: int = 3
     ) -> Generator[tuple[int, R], None, None]:
-        """As `Engine.run` says."""
+        """See `Engine.run`."""
         for index, result in self._engine.run(task, items, attempts=attempts):
             found: Any = result
             if not getattr(found, "unknown", None):
