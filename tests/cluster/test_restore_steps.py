@@ -199,7 +199,9 @@ def test_what_a_cut_restore_leaves_is_no_cluster_or_all_of_one(
         place.restore()
     elif not is_whole:
         # Its snapshot may be that of a cluster whose journal is elsewhere: nothing can tell.
-        with pytest.raises(InvalidRequestError, match=r"there already.*delete what it left"):
+        with pytest.raises(
+            InvalidRequestError, match=r"there already.*delete the objects that it left"
+        ):
             place.restore()
         for path in (place.objects / SNAPSHOTS_PREFIX).iterdir():
             path.unlink()

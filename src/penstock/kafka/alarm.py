@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 KEPT_S: Final = 2.0
-"""A timer that nobody wants any more stays for at most so long, in seconds."""
+"""A timer that its owner no longer wants stays for at most this many seconds."""
 _EARLY_S: Final = 0.001
 """Loops round to milliseconds."""
 

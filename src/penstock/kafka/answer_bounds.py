@@ -1,11 +1,11 @@
-"""How long an answer may become, from its request, before it is made.
+"""The length of an answer is bounded from its request before the answer is made.
 
-Here are the answers that follow from the request's own items. Those that follow from the catalog
-(topics, groups, offsets, configs) are bounded by their handlers, which look at it.
+This module bounds answers that follow from the request's own items. Answers that follow from the
+catalog (topics, groups, offsets, configs) are bounded by their handlers, which look at the catalog.
 
-A bound is never below the answer's length, and may be far above: it is reserved for as long as the
-answer is made. What JoinGroup and SyncGroup answer is known only once their round has ended: their
-handlers reserve it then.
+A bound is never below the answer's length, and may be far above it. It is reserved for as long as
+the answer is made. The lengths of JoinGroup's and SyncGroup's answers are known only once their
+round has ended: their handlers reserve them then.
 """
 
 from collections.abc import Iterable
@@ -57,7 +57,7 @@ _MESSAGES: Final = {
 
 
 def text_bytes(text: str | None) -> int:
-    """What a string takes at most, with its length."""
+    """Return the greatest length of an encoded string, with its length field."""
     if text is None:
         return 2
     return 5 + (len(text) if text.isascii() else 4 * len(text))
@@ -86,7 +86,7 @@ def bound_of(context: RequestContext, module: str, request: Entity, frame_bytes:
 
 
 def explanation_bytes(message: str, record_errors: Iterable[RecordError]) -> int:
-    """What the texts of a Produce's answer take at most for one partition."""
+    """Return the greatest length of the texts of a Produce's answer for one partition."""
     found = text_bytes(message)
     for error in record_errors:
         found += RECORD_ERROR_BYTES + text_bytes(error.message)

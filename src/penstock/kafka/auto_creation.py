@@ -1,15 +1,15 @@
-"""How many topics clients' requests for metadata may create: so many a second. Pure.
+"""Clients' requests for metadata may create only so many topics a second. Pure.
 
-A client that is told LEADER_NOT_AVAILABLE asks again, so that a program with more new topics than
-that has them some seconds later.
+A client that gets LEADER_NOT_AVAILABLE asks again, so a program with more new topics has all of
+them some seconds later.
 """
 
 
 class AutoCreation:
-    """What is left of this second's topics, of all clients of one agent together.
+    """Counts down the topics that all clients of one agent together may create in this second.
 
     Args:
-        per_s: topics a second, and at once after a second without any.
+        per_s: topics a second; after a second without any, this many may be created at once.
     """
 
     __slots__ = ("_asked_s", "_left", "_per_s")
@@ -20,7 +20,7 @@ class AutoCreation:
         self._asked_s = 0.0
 
     def take(self, wanted: int, now_s: float) -> int:
-        """How many of `wanted` topics may be created now.
+        """Take up to `wanted` topics; return how many may be created now.
 
         Args:
             now_s: seconds of a monotonic clock.

@@ -1,4 +1,4 @@
-"""What a topic accepts of produced batches, from its configs, the cluster's and the server's."""
+"""A topic's limits of produced batches come from its configs, the cluster's and the server's."""
 
 from typing import Final
 
@@ -14,10 +14,10 @@ _LIMITS_MAX: Final = 10_000
 def batch_limits(
     topic: Topic, cluster_configs: dict[str, str], server: KafkaSettings
 ) -> BatchLimits:
-    """What the topic accepts, and the server; computed once per version of the topic's configs.
+    """Return the limits of a topic's batches, computed once per version of the topic's configs.
 
-    A view replaces a topic, and the cluster's configs, by new values when they change, so that
-    identity tells whether the limits still hold.
+    A view replaces a topic, and the cluster's configs, by new values when they change, so the
+    identity of the values says whether the limits still hold.
     """
     known = _LIMITS.get(topic.topic_key)
     if (

@@ -45,8 +45,10 @@ class Broker:
     """The turns of the event loop in which long requests are served."""
     long_produces: asyncio.Lock = field(default_factory=asyncio.Lock)
     long_fetches: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Of requests of more partitions than one turn has room for, one at a time is read: what is
-    read of it takes many times its bytes, and more than one would not be read sooner."""
+    """Held while a request of more partitions than one turn has room for is read. One such request
+    is
+    read at a time: reading takes many times the request's bytes, and reading several at once would
+    not be faster."""
     long_requests: asyncio.Lock = field(default_factory=asyncio.Lock)
     """The same of other APIs' requests of a megabyte, until their answers are reserved."""
     heads: Heads | None = None

@@ -1,11 +1,10 @@
-"""Never back in time: what this agent does not know, it says only of the present.
+"""An agent gives negative answers only about the present, so that clients never go back in time.
 
-A client that has seen a topic, an offset or a generation on one agent must not be told by the
-next, whose replica may be behind, that there is none. So every negative answer, and every answer
-that is nothing but a moment's state (ListOffsets, OffsetFetch, what groups look like), is given
-only after the replica was seen to be at a head of the journal that was read after the request
-arrived. While the journal is away such answers are errors that clients retry; what is known goes
-on being told.
+A client that has seen a topic, an offset or a generation on one agent must not learn from the next
+agent, whose replica may lag, that there is no such thing. So every negative answer, and every
+answer about a moment's state alone (ListOffsets, OffsetFetch, states of groups), is given only
+after the replica has reached a head of the journal that was read after the request arrived. While
+the journal is away such answers are errors that clients retry; answers about known things go on.
 
 A server that stands alone has the journal's head always: there nothing here waits.
 
@@ -36,11 +35,11 @@ AWAY_TEXT: Final = "the journal is away, so it is not known whether that is so; 
 
 
 class Certainty:
-    """Whether negative answers to one request may be given.
+    """Says whether negative answers to one request may be given.
 
     Args:
-        final: they may: nothing happened since the request that this agent does not know of.
-        away: they may not: the journal does not answer.
+        final: they may, since this agent has applied everything from before the request.
+        away: they may not, since the journal does not answer.
     """
 
     __slots__ = ("away", "doubted", "final")
@@ -86,13 +85,13 @@ AWAY: Final = Certainty(final=False, away=True)
 
 
 def first(context: RequestContext) -> Certainty:
-    """What a first look may say. Anything `doubted` in it is to be looked up again with what
-    `second` gives."""
+    """Return the certainty of a first look. If the look has `doubted`, the caller looks again with
+    the certainty of `second`."""
     return FINAL if context.broker.heads is None else Certainty(final=False)
 
 
 async def second(context: RequestContext) -> Certainty:
-    """What a second look may say: begins a confirmation and waits for it."""
+    """Wait for a confirmation of the journal's head; return the certainty of a second look."""
     return FINAL if await confirm(context) else AWAY
 
 
@@ -106,17 +105,18 @@ async def confirm(context: RequestContext) -> bool:
         async with asyncio.timeout(broker.settings.confirm_timeout_s):
             await broker.heads.confirm_head()
     except (PenstockError, TimeoutError) as error:
-        saying = "clients are told to try again, since the journal's head can't be confirmed"
+        saying = "clients must try again, since the journal's head can't be confirmed"
         heard(Cause.CONFIRM_HEAD, error, logger, saying)
         return False
     return True
 
 
 async def settled(context: RequestContext, look: Callable[[Certainty], Awaitable[_T]]) -> _T:
-    """What `look` finds; where that is negative, what it finds after a confirmation.
+    """Return the result of `look`, or if that is negative its result after a confirmation.
 
     Args:
-        look: has no effect but its result, and gives negative answers by the certainty's methods.
+        look: has no effect besides its result, and makes negative answers by the certainty's
+            methods.
     """
     certainty = first(context)
     found = await look(certainty)
@@ -139,10 +139,10 @@ _POSITIVE: Final = frozenset(
 
 
 async def group_error(context: RequestContext, group_id: str, error: GroupError) -> GroupError:
-    """What a client is told instead of an error of a group's coordinator.
+    """Return the error for a client in place of an error of a group's coordinator.
 
-    An agent that was stopped may take itself for the owner of a group that another one has
-    taken on since; the members that it doesn't know are then its own ignorance.
+    An agent that was stopped for a while may take itself for the owner of a group that another
+    agent owns by now. Then it doesn't know members that the group has.
     """
     return (await group_errors(context, [group_id], [error]))[0]
 
@@ -150,7 +150,7 @@ async def group_error(context: RequestContext, group_id: str, error: GroupError)
 async def group_errors(
     context: RequestContext, group_ids: Sequence[str], errors: Sequence[GroupError]
 ) -> list[GroupError]:
-    """As `group_error`, of many groups with one confirmation."""
+    """Do the same as `group_error` for many groups, with one confirmation."""
     if context.broker.heads is None or all(error in _POSITIVE for error in errors):
         return list(errors)
     is_known = await confirm(context)

@@ -1,4 +1,4 @@
-"""What a connection holds beyond one request, and what handlers may ask of it."""
+"""A connection keeps this state from request to request, and handlers may read it."""
 
 import asyncio
 from collections import deque
@@ -55,7 +55,7 @@ class ReplySink(Protocol):
 
 
 class ConnectionState:
-    """What a connection holds beyond one request.
+    """The state that a connection keeps from request to request.
 
     `last_fetch`, `last_produce`, `produces`, `fetch_alarm` and `principal` belong to the handlers
     that use them; the connection itself never looks at them. `items` are the topics and partitions

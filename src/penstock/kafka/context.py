@@ -1,4 +1,4 @@
-"""What a handler gets with a request: who asks, in which version, and the broker that answers."""
+"""A handler gets a context with each request: the client, the version, and the broker."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -43,10 +43,10 @@ class RequestContext:
         self.broker = broker
         self.connection = connection
         self.reserved_bytes = 0
-        """What was reserved last."""
+        """The bytes that were reserved last."""
 
     def reserve_answer(self, byte_count: int) -> "asyncio.Future[None] | None":
-        """As `ReplySink.reserve_answer`, and nothing where the answer is small.
+        """Reserve the answer's bytes by `ReplySink.reserve_answer`, unless the answer is small.
 
         A handler that gets a future returns it in place of its answer, and is called again.
         """

@@ -1,9 +1,10 @@
 """Fetch sessions: a consumer names its partitions once, then sends only what changed (KIP-227).
 
-Pure: ids and time come from outside. Sessions are bounded in number and size. While all that may
-be are in use, further clients are served without one and name all partitions each time: were the
-oldest evicted instead, 1,001 consumers would take one another's session at every fetch. Only a
-session that was not used for a while gives way; its client, if it comes back, is told so.
+Pure: ids and time come from outside. Sessions are bounded in number and size. While all of them are
+in use, further clients are served without a session and name all partitions each time. If the
+oldest session were evicted instead, 1,001 consumers would take one another's session at every
+fetch. Only a session that was not used for a while is evicted; its client gets an error if it comes
+back.
 Source: KIP-227, "Fetch Session Caching".
 """
 
@@ -30,9 +31,9 @@ INVALID_SESSION_EPOCH: Final = 71
 SESSION_TOPIC_ID_ERROR: Final = 106
 
 SESSIONS_MAX: Final = 1000
-"""As Kafka's max.incremental.fetch.session.cache.slots."""
+"""The default of Kafka's max.incremental.fetch.session.cache.slots."""
 EVICTABLE_AFTER_S: Final = 120.0
-"""As Kafka's min.incremental.fetch.session.eviction.ms."""
+"""The default of Kafka's min.incremental.fetch.session.eviction.ms."""
 PARTITIONS_MAX: Final = 20_000
 """Partitions of one session, at some 400 bytes each."""
 PARTITIONS_TOTAL_MAX: Final = 250_000
@@ -43,7 +44,7 @@ _Key = tuple[str | bytes, int]
 
 @dataclass(slots=True)
 class _Sent:
-    """What the client knows of a partition, so that only news are sent."""
+    """The client's knowledge of a partition, so that an answer has only what is new to it."""
 
     wanted: FetchPartition
     high_watermark: int = -1
@@ -98,13 +99,13 @@ class FetchSession:
         return told
 
     def sent(self, answers: list[PartitionData]) -> None:
-        """Remember what was told; served partitions go to the end of the turn."""
+        """Remember what was answered; partitions that were served go to the end of the turn."""
         for data in answers:
             key = (data.topic, data.partition)
             sent = self.partitions.get(key)
             if sent is None:
                 continue
-            # After an error the client knows nothing, so that recovery is told.
+            # After an error the client knows nothing, so that the partition's recovery is news.
             sent.high_watermark = -1 if data.error_code else data.high_watermark
             sent.log_start_offset = -1 if data.error_code else data.log_start_offset
             if data.length:
@@ -159,10 +160,10 @@ class FetchSessions:
     def resume_steps(
         self, request: FetchRequest, *, uses_ids: bool, now_s: float
     ) -> Steps[FetchSession | int]:
-        """The session of an incremental request, updated; or a Kafka error code.
+        """Return the updated session of an incremental request, or a Kafka error code.
 
-        A session that would grow too large is ended: its client is told that there is none, and
-        comes again with a full request.
+        A session that would grow too large is ended: its client learns that there is no such
+        session, and sends a full request next.
         """
         session = self._sessions.get(request.session_id)
         if session is None:

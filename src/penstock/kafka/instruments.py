@@ -1,4 +1,4 @@
-"""Where the Kafka face reports what it does. The real one is Prometheus', in observability."""
+"""The Kafka face reports to instruments. A server's instruments feed Prometheus."""
 
 from typing import Protocol
 

@@ -18,12 +18,12 @@ from penstock.system.turns import Turns
 
 
 class LongAnswer:
-    """What is sent of an entity whose bytes were reserved.
+    """Sends an entity whose bytes were reserved.
 
-    The entity is written twice: a reply begins with its length. So it must not change.
+    The entity is written twice, since a reply begins with its length. So it must not change.
 
     Args:
-        held_bytes: what the entity takes in memory, roughly.
+        held_bytes: roughly how much memory the entity takes.
     """
 
     __slots__ = ("entity", "held_bytes")
@@ -46,5 +46,5 @@ class LongAnswer:
 
 
 Answer = Entity | LongAnswer | asyncio.Future[None]
-"""What a handler gives: an entity of the request's version, or room to wait for before it is called
-again."""
+"""The result of a handler: an entity of the request's version; or a future, after which the handler
+is called again, since there is room for the answer."""

@@ -30,12 +30,12 @@ FLEXIBLE_FROM: Final = 9
 LOOKUP_BY_ID_FROM: Final = 12
 OPERATIONS_UNKNOWN: Final = INT32.pack(-(1 << 31))
 ANSWER_BYTES: Final = 200
-"""What is held of a topic while an answer is made in pieces."""
+"""Bytes of memory per topic while an answer is made in pieces."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicAnswer:
-    """What is said about one topic."""
+    """The answer about one topic."""
 
     error: ErrorCode
     name: str | None
@@ -44,7 +44,7 @@ class TopicAnswer:
 
 
 def leaders_of(context: RequestContext) -> Leaders:
-    """Who leads partitions, for the client."""
+    """Return the leaders of partitions that the client is shown."""
     return context.broker.nodes.leaders(zone_of(context.client_id))
 
 
@@ -75,7 +75,7 @@ class TopicsWriter:
         return b"".join(parts)
 
     def length(self, answers: Sequence[TopicAnswer]) -> Steps[int]:
-        """How many bytes the array of topics has."""
+        """Return the number of bytes of the encoded array of topics."""
         found = len(count_bytes(len(answers), flexible=self._flexible))
         for number, answer in enumerate(answers, 1):
             found += sum(map(len, self._head(answer))) + len(self._tail)
@@ -156,7 +156,7 @@ def slices(data: bytes) -> Iterator[Piece]:
 
 
 def _around(context: RequestContext) -> tuple[bytes, bytes]:
-    """What comes before the array of topics, and what after it."""
+    """Encode the fields before the array of topics, and the fields after it."""
     version, broker = context.api_version, context.broker
     flexible = version >= FLEXIBLE_FROM
     tags = NO_TAGS if flexible else b""
@@ -202,7 +202,7 @@ def _encode_led(led_by: Sequence[int], version: int, leader_epoch: int) -> bytes
 
 
 def _row_end(node_id: int, version: int, leader_epoch: int) -> bytes:
-    """What follows a partition's index: the leader is the only replica that is shown."""
+    """Encode the fields after a partition's index. The leader is the only replica that is shown."""
     flexible = version >= FLEXIBLE_FROM
     node = INT32.pack(node_id)
     alone = count_bytes(1, flexible=flexible) + node

@@ -15,7 +15,7 @@ CHEAP: Final = 10
 
 
 class Outcome(NamedTuple):
-    """What became of one item of a request. `message` is for the client's user."""
+    """The outcome of one item of a request. `message` is for the client's user."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None

@@ -102,8 +102,8 @@ class RecordChecks:
         self._start()
 
     def forget(self, checks: Iterable[RecordCheck]) -> None:
-        """Check these no more: nobody waits for them, and they hold their batches. `done` is not
-        called. What the thread has of them now it lets go of after a few stretches."""
+        """Stop checking these: no request waits for them, and they hold their batches. `done` is
+        not called. The thread lets go of a batch that it is checking after a few stretches."""
         for check in checks:
             self._waiting.pop(check, None)
             self._open.pop(check, None)

@@ -1,6 +1,6 @@
 """The table of APIs: which are served, in which versions, and by which module.
 
-Modules are imported on first use, so that starting takes no time for what nobody asks. What is
+Modules are imported on first use, so that starting takes no time for unused APIs. An API that is
 not in the table is not advertised, and a request for it closes the connection, as in Kafka.
 Source of the ranges: Kafka 4.2's message files; floors by KIP-896.
 """

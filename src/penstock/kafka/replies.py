@@ -1,4 +1,4 @@
-"""What a handler answers: a whole reply, one made in pieces, or one that comes later."""
+"""A handler replies with a whole reply, with one made in pieces, or with one that comes later."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -56,10 +56,10 @@ ReplyFuture = asyncio.Future[Reply]
 
 
 class LateReply(asyncio.Future[Reply]):
-    """A reply that comes later, and goes to its taker at once.
+    """A reply that comes later, and is given to its taker at once.
 
-    One commit may answer hundreds of fetches, and a plain future hands over its result a turn of
-    the loop later, each through a callback of its own. Where nobody took it, it's a plain one.
+    One commit may answer hundreds of fetches. A plain future passes its result on a turn of the
+    loop later, by a callback for each taker. Without a taker this is a plain future.
     """
 
     taker: Callable[[Reply], None] | None = None

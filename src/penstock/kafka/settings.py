@@ -39,7 +39,7 @@ class KafkaSettings:
     connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     """Kafka's max.connections.per.ip.overrides: by address."""
     connections_max_idle_s: float = 600.0
-    """Kafka's connections.max.idle.ms: a connection without a request for so long is closed."""
+    """Kafka's connections.max.idle.ms: a connection without a request for this long is closed."""
     connection_budget_bytes: int = 64 * MIB
     """Bytes of whole requests and unsent replies that one connection may hold before it is not
     read from."""
@@ -61,4 +61,4 @@ class KafkaSettings:
     """How long a request waits to know the present of the cluster's journal before it is answered
     with an error that clients retry."""
     log_dir: str = "penstock"
-    """What DescribeLogDirs names as the directory."""
+    """The directory's name in answers of DescribeLogDirs."""

@@ -1,4 +1,4 @@
-"""How many more topics and partitions there may be: of one request, and in the cluster.
+"""Topics and partitions are limited: those that one request creates, and those of the cluster.
 
 The cluster's limits are looked at twice, never in apply, so that they can be other on each agent
 and need no feature level: when a request is planned, for each of its topics, and just before its
@@ -25,10 +25,10 @@ from penstock.state.read.view import StateView
 
 
 class TopicRoom:
-    """What one request may still create.
+    """The room of one request for new topics and partitions.
 
     Args:
-        topics, partitions: what is being created beside it.
+        topics, partitions: the numbers that other requests are creating now.
     """
 
     __slots__ = ("_asked", "_partitions", "_settings", "_topics")
@@ -101,7 +101,7 @@ class Creations:
 
     @asynccontextmanager
     async def sending(self, commands: Iterable[AnyCommand]) -> AsyncIterator[None]:
-        """Wait until there is room beside what was sent before, look at the limits again, and count
+        """Wait until there is room next to earlier requests, look at the limits again, and count
         what the commands create until the block ends.
 
         A block that ends without an answer ends the count, too, although its commands may still be

@@ -44,7 +44,7 @@ _RETRY_S: Final = 60.0
 
 
 class ArchivedOrder(Protocol):
-    """What is needed of `penstock.order.cluster_order.ClusterOrder`."""
+    """The part of `penstock.order.cluster_order.ClusterOrder` that the archiver uses."""
 
     @property
     def position(self) -> int:
@@ -130,8 +130,8 @@ class Archiver:
         self._ask_digest = ask_digest
         self._equal_position = equal_position
         self._refused_position = 0
-        """Of the first snapshot since the last one that was archived that differed from what the
-        archive gives; 0: none did."""
+        """The position of the first snapshot, since the last archived one, that differed from what
+        the archive gives; 0: no snapshot differed."""
         self._archive = archive
         self._is_chosen = is_chosen
         self._scratch = scratch
@@ -247,8 +247,8 @@ class Archiver:
         )
 
     async def compare(self) -> None:
-        """Compare what is archived with the journal, whoever archives: what the journal has lost of
-        it is noted.
+        """Compare the archive with the journal, whichever agent archives, and note what the journal
+        has lost.
 
         Raises:
             PenstockError: to be tried again; it isn't known whether anything was lost.
@@ -258,8 +258,10 @@ class Archiver:
     # -- what there is -----------------------------------------------------------------------------
 
     async def _current(self) -> "_Known":
-        """What is known of the archive, looked at again if the journal has come back older since:
-        an agent whose replica is older than what was lost goes on following it."""
+        """Return what is known of the archive, which is looked at again if the journal has come
+        back
+        older since: an agent whose replica is older than the lost part goes on following the
+            journal."""
         async with self._looking:
             return await self._compared()
 
@@ -279,12 +281,12 @@ class Archiver:
         return known
 
     async def _look(self) -> "_Known":
-        """What others, or an earlier start, have archived; what of it the journal has lost is noted
-        and set aside.
+        """Look at what other agents, or an earlier start, have archived; rows that the journal has
+        lost are noted and set aside.
 
         Raises:
-            CorruptDataError: the archive isn't of this journal's past, and what of it isn't can't
-                be found out. Nothing is archived or trimmed then.
+            CorruptDataError: the archive isn't of this journal's past, and it can't be found out
+                which part isn't. Then nothing is archived or trimmed.
         """
         known, detail = await self._listed()
         if detail:
@@ -309,10 +311,10 @@ class Archiver:
         return known
 
     async def _listed(self) -> "tuple[_Known, str]":
-        """What the archive names, and why it isn't of this journal's past; "": it is.
+        """List the archive; also return the reason why it isn't of this journal's past, or "".
 
-        A journal that came back older gives its positions a second time: rows archived before and
-        after that would be mixed, and a state made of them would be nobody's.
+        A journal that came back older gives its positions a second time. If rows archived before
+        and after that were mixed, a state made from them would be one that no agent ever had.
         """
         snapshots = await self._archive.snapshots()
         stretches = await self._archive.stretches()
@@ -351,8 +353,9 @@ class Archiver:
         row: JournalRow | None,
         head: JournalHead,
     ) -> str:
-        """Why the last archived row isn't the journal's; "": it is, or the journal has trimmed it,
-        and then it was compared by whoever archived what follows."""
+        """Return the reason why the last archived row isn't the journal's, or "". A row that the
+        journal has trimmed isn't compared: the agent that archived the rows after it has compared
+        them."""
         if head.position < archived:
             return f"the journal ends at position {head.position}, the archive at {archived}"
         name = next((name for name in stretches if name.first <= archived <= name.last), None)
@@ -408,7 +411,7 @@ class Archiver:
         known = self._known = await self._look()
         if self.archived_position > after:
             return await self._read_stretch(self.archived_position, until)
-        # Nobody has them: a new snapshot makes the archive whole from there on.
+        # No agent has these rows: a new snapshot makes the archive whole after them.
         logger.error(
             "the journal's rows behind position %d are trimmed and not archived: a restore to a "
             "moment between there and the next snapshot is not possible",
@@ -483,9 +486,9 @@ class Archiver:
 
 
 class _Known:
-    """What is in the archive, as far as this agent knows. `made_s`: monotonic time of the newest
-    snapshot; `newest_ms`: journal time of it; `mark`: of the last archived row, if the journal had
-    it when it was looked at."""
+    """An agent's knowledge of the archive. `made_s`: monotonic time of the newest snapshot;
+    `newest_ms`: the snapshot's journal time; `mark`: the mark of the last archived row, if the
+    journal had the row when it was looked at."""
 
     def __init__(
         self,
@@ -509,7 +512,7 @@ def _write(write_snapshot: WriteSnapshot, target: Path) -> SnapshotInfo:
 
 
 def _reached(stretches: list[StretchName], start: int) -> int:
-    """How far rows go without a gap from a position on."""
+    """Return the position up to which rows go without a gap from `start` on."""
     reached = start
     for name in sorted(stretches):
         if name.first > reached + 1:

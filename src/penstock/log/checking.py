@@ -226,7 +226,8 @@ def check_and_label(data: memoryview, run: StoredRun, seed: int | None = None) -
 
 
 def _has_sum(data: memoryview, run: StoredRun, seed: int | None) -> bool:
-    """Return whether bytes have the headers that the journal ordered, or nobody knows their sum."""
+    """Return whether bytes have the headers that the journal ordered, or the run has no known
+    sum."""
     if seed is None or run.sum is None:
         return True
     start, epoch = run.base_offset, run.leader_epoch

@@ -1,7 +1,7 @@
-"""What was found damaged or missing of the stored log, until it is right again or trimmed.
+"""Findings are damaged or missing parts of the stored log, until they are right again or trimmed.
 
-One list per server: each finding is a log line (once per cause and minute), a count by kind and a
-row of `/v1/status`. Nothing here is durable: what lies damaged is found again when it is read.
+There is one list per server: each finding is a log line (once per cause and minute), a count by
+kind and a row of `/v1/status`. The list is not durable: damage is found again when it is read.
 """
 
 import enum
@@ -70,7 +70,7 @@ class _Known:
 
 
 class Troubles:
-    """Errors of reads that are no damage (a store or an agent that is away): a line once per cause
+    """Errors of reads that aren't damage (a store or an agent is away) get a line once per cause
     and minute, so that none is swallowed. Event loop only."""
 
     def __init__(self, clock: Clock) -> None:
@@ -122,10 +122,10 @@ class Damages:
         self._known: OrderedDict[tuple[PartitionKey, str, int], _Known] = OrderedDict()
 
     def found(self, operation: str, damage: Damage) -> DamagedError:
-        """Take note of damage; the error for whoever met it.
+        """Note damage; return the error for the caller that met it.
 
         Args:
-            operation: what was being done, such as "read" or "upload".
+            operation: the caller's operation, such as "read" or "upload".
         """
         error = DamagedError(operation, damage, self.partition_name(damage.partition_key))
         self._on_found(damage.kind)

@@ -30,8 +30,8 @@ class Following:
             self._follow(changes)
 
     def on_answered(self, applied: AppliedEntries) -> None:
-        """Wake who waits for what was applied. Whoever was answered has run, so that 500 readers
-        don't stand before the producer of what they get."""
+        """Wake what waits for applied entries. Callers with answers have run by now, so that 500
+        readers don't come before the producer of what they read."""
         moved: list[PartitionKey] = []
         waiters = self._reads.waiters
         for entry in applied:

@@ -1,4 +1,4 @@
-"""What the log tells about itself: a port that the metrics implement."""
+"""The log reports its events to this port, which the metrics implement."""
 
 from typing import Protocol
 
@@ -32,7 +32,7 @@ class LogInstruments(Protocol):
 
 
 class NoInstruments:
-    """Tells nobody."""
+    """Ignores all events."""
 
     def committed(self, group: GroupCommit) -> None:
         """Ignore it."""

@@ -1,6 +1,6 @@
-"""Which append path a topic's batches take: by its durability, and never two at once.
+"""A topic's durability says which append path its batches take; never two paths at once.
 
-A topic whose durability is changed goes on by its old path until nothing of it is under way
+A topic whose durability is changed stays on its old path until none of its batches are under way
 there, so that its producers' batches can't overtake one another.
 """
 

@@ -1,8 +1,8 @@
 """Walk the bytes of one stored run by the row that names it, and say what is wrong. Pure.
 
-All that reads a log whole goes by this walk: `penstock.recovery.verify` of a directory or a
-bucket, `penstock.pipeline.verify_task` beside a live cluster, and what copies objects (backups,
-restores) by `penstock.recovery.due_runs`. A run is right if
+Everything that reads a log whole uses this walk: `penstock.recovery.verify` for a directory or a
+bucket, `penstock.pipeline.verify_task` next to a live cluster, and backups and restores, which copy
+objects, by `penstock.recovery.due_runs`. A run is right if
 
 1. its batches have the magic byte, lengths that lead from one to the next, and right CRC-32Cs;
 2. they follow one another from the run's first to its last offset, both included. A gap lies only

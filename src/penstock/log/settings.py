@@ -21,7 +21,7 @@ class LogSettings:
     """How long an append waits for a full WAL before it is refused retriably."""
 
     durability: str = "wal"
-    """Of topics that leave it to the agent: `wal` or `object`."""
+    """The durability of topics that leave it to the agent: `wal` or `object`."""
     flush_bytes: int = 8 * MIB
     """Durability `object`: a flush begins when so many bytes wait, or after `flush_interval_ms`."""
     flush_interval_ms: int = 250
@@ -36,12 +36,12 @@ class LogSettings:
     block_bytes: int = 4 * MIB
     prefetch_blocks: int = 1
     check_again_after_ms: int = 3_600_000
-    """What of a place was checked is checked again after so long."""
+    """A place whose bytes were checked is checked again after this long, in ms."""
 
     scrub_bytes_per_s: int = 8 * MIB
-    """What the scrubber reads; 0 turns it off."""
+    """The bytes that the scrubber reads per second; 0 turns it off."""
     scrub_bucket: bool = False
-    """Whether the scrubber reads objects that are no local files."""
+    """Whether the scrubber reads objects that aren't local files."""
 
     segment_bytes: int = 32 * MIB
     segment_age_ms: int = 10_000
@@ -51,8 +51,9 @@ class LogSettings:
     producer_id_expiration_ms: int = 86_400_000
     producer_id_block: int = 1000
     writer_expiration_ms: int = 30 * 86_400_000
-    """The last batch of a pipeline's writer is forgotten when it has been silent so long; that of
-    a table's dead letters never (`TABLE_WRITER_PREFIX` of `penstock.model.table_names`)."""
+    """The last batch of a pipeline's writer is forgotten after the writer has been silent for this
+    long, in ms; a table's dead-letter writer is never forgotten (`TABLE_WRITER_PREFIX` of
+    `penstock.model.table_names`)."""
     once_writer_expiration_ms: int = 86_400_000
     """The same of a writer whose id was made for one write (`ONCE_PREFIX` of
     `penstock.log.retention.keeper`)."""

@@ -1,8 +1,8 @@
 """Compares a new snapshot with what the archive gives for its position, before it is archived.
 
-A live replica may be damaged long before anybody notices. So the archiver replays the archived rows
-past the newest archived snapshot, beside its own state: docs/formats/archive.md, "Comparing a
-snapshot". What is much is replayed in a process of its own.
+A live replica may be damaged for long before its damage shows. So the archiver replays the archived
+rows past the newest archived snapshot, apart from its own state: docs/formats/archive.md,
+"Comparing a snapshot". Large replays run in a process of their own.
 """
 
 import asyncio
@@ -68,8 +68,8 @@ class SnapshotCheck:
     """Compares snapshots; one call at a time. Event loop only.
 
     Args:
-        scratch: a folder for the state that is made beside.
-        apart_bytes, apart_rows_bytes: from which sizes on another process does the work.
+        scratch: a folder for the replayed state.
+        apart_bytes, apart_rows_bytes: sizes from which another process does the work.
     """
 
     def __init__(

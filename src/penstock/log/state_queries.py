@@ -1,4 +1,4 @@
-"""How a log asks the state, whose database may lack what was applied last.
+"""A log asks the state, whose database may lack the entries that were applied last.
 
 An agent of a cluster has a replica, which holds all that is known here. The agent that writes its
 own journal commits to its database later than it answers. A worker that reads another worker's

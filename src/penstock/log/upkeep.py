@@ -1,8 +1,8 @@
-"""Upkeep of the journal's file: checkpoints, snapshots, and trimming behind them.
+"""Upkeep of the journal's file makes checkpoints and snapshots, and trims entries before them.
 
-Off the commit lane, in the pool. A snapshot is written beside the database, verified, where that
-is due compared with what the journal gives from an earlier one on, put into the store, and only
-then may the journal be trimmed behind the one before it.
+It runs in the pool, off the commit lane. A snapshot is written next to the database and verified;
+if that is due, it is compared with the journal's entries since an earlier snapshot; then it is put
+into the store. Only then may the journal be trimmed before the second newest snapshot.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _RETRY_S: Final = 60.0
 
 
 class Journal(Protocol):
-    """What upkeep asks of `penstock.order.local_journal.Order`; any thread."""
+    """The part of `penstock.order.local_journal.Order` that upkeep uses; any thread."""
 
     @property
     def position(self) -> int:
@@ -66,7 +66,7 @@ class Journal(Protocol):
 
 
 class Checker(Protocol):
-    """What compares the state with the journal: `penstock.log.opening.state_check.StateChecker`."""
+    """Compares the state with the journal: `penstock.log.opening.state_check.StateChecker`."""
 
     def check(self, snapshot: Path, *, base: int, position: int) -> None:
         """Compare a new snapshot with what the journal gives from the stored one at `base` on."""
@@ -110,7 +110,8 @@ class Upkeep:
         self._is_checkpointing = False
         self.check_count = 0
         self.failed_check_count = 0
-        """Of a damaged snapshot, or of damaged entries, so that the state is not known."""
+        """How often a check found a damaged snapshot or damaged entries, so that it couldn't judge
+        the state."""
         self._not_before_s = self._started_s
 
     async def run_once(self) -> None:
@@ -229,9 +230,9 @@ class Upkeep:
                 raise ConflictError(
                     "put snapshot",
                     key,
-                    f"there is one of the state {there.digest.hex()}, this is {info.digest.hex()}",
+                    f"the store's has state {there.digest.hex()}, this one {info.digest.hex()}",
                     "was metadata.sqlite put back to an older one? Snapshots are never written"
-                    " over: the next one, of another position, is put beside it",
+                    " over: the next one, of another position, is put next to it",
                 ) from error
 
     async def _check(self, snapshot: Path, base: int, position: int) -> None:
@@ -318,7 +319,7 @@ def snapshot_key(position: int) -> str:
 
 
 def snapshot_position(key: str) -> int | None:
-    """The position that a key tells; None if it is no snapshot's."""
+    """Return the position in a snapshot's key; None: the key is not a snapshot's."""
     digits = key.removeprefix(SNAPSHOTS_PREFIX).removesuffix(".sqlite")
     if not (digits.isascii() and digits.isdigit()):
         return None

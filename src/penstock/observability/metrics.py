@@ -104,8 +104,8 @@ _TABLE: Final = (
         "penstock_http_ended_connections_total",
         _C,
         "Connections that the port (`http`, `peer`) closed: `head` and `body` came too slowly, "
-        "`stalled` took nothing of an answer, `room` for another client, `malformed` sent what is "
-        "no HTTP.",
+        "`stalled` took nothing of an answer, `room` for another client, `malformed` sent other "
+        "bytes than HTTP.",
         "reason",
     ),
     Metric(

@@ -1,1 +1,1 @@
-"""Verifying, backing up and restoring whole logs."""
+"""Whole logs are verified, backed up and restored here."""

@@ -1,12 +1,12 @@
-"""Backup of a whole log to any object store. docs/formats/backup.md is its format.
+"""A backup copies a whole log to any object store. docs/formats/backup.md is its format.
 
-Order of effects: `incomplete` marker -> segments that hold what was only in the WAL -> all other
-objects that the state names -> the state's snapshot -> manifest -> marker removed. So a backup that
-has a manifest is whole, and one without it was cut.
+The order of effects: `incomplete` marker -> segments with what only the WAL held -> all other
+objects that the state names -> the state's snapshot -> manifest -> marker removed. So a backup with
+a manifest is whole, and a backup without one was cut short.
 
-It runs beside a live server: the state is copied as of one moment, and everything acknowledged
-before is in the backup. WAL runs become segments by ordinary `StoreSegment`s in the copy of the
-state, so that a restored directory needs no WAL.
+A server may serve meanwhile: the state is copied as of one moment, and the backup has everything
+acknowledged before that moment. WAL runs become segments by ordinary `StoreSegment`s in the copy of
+the state, so that a restored directory needs no WAL.
 """
 
 import asyncio
@@ -63,10 +63,10 @@ _OWN_PREFIXES: Final = (SEGMENTS_PREFIX, ORIGINS_PREFIX, "archive/")
 _SCRATCH_SUFFIXES: Final = (".sqlite", ".sqlite-wal", ".sqlite-shm", ".partial", ".zst")
 
 Progress = Callable[[int, int], None]
-"""Called with (bytes copied, bytes in all)."""
+"""A function that is called with the bytes copied so far and the bytes in all."""
 
 Tail = Callable[[int], Iterable[JournalEntry]]
-"""The journal's entries past a position."""
+"""A function that yields the journal's entries past a position."""
 
 
 async def back_up(
@@ -85,17 +85,17 @@ async def back_up(
 ) -> Manifest:
     """Copy everything acknowledged so far to another store.
 
-    The caller sees to it that no object is deleted meanwhile (`Keeper.held`).
+    The caller makes sure that no object is deleted meanwhile (`Keeper.held`).
 
     Args:
-        live: the data directory's metadata database; a server may be writing it, and has let it
-            have all that was acknowledged (`Log.flush`).
-        tail: of a log that nobody serves, the entries past a position that only its WAL holds.
-        scratch: a folder for copies of the state; they are removed.
+        live: the data directory's database. A server may be writing it, and has flushed everything
+            acknowledged to it (`Log.flush`).
+        tail: for a log that no server serves: yields the entries that only its WAL holds.
+        scratch: a folder for copies of the state, which are removed.
         find_wal: gives the directories of the host's other workers, by their WALs' keys.
 
     Raises:
-        ConflictError: there is a backup, or something else, at the destination already.
+        ConflictError: the destination holds a backup or other objects already.
         RetryableError: the WAL was recycled and trimmed faster than it could be read.
         CorruptDataError: the source is damaged.
     """
@@ -131,15 +131,19 @@ def clear_scratch(scratch: Path) -> None:
 
 
 async def _claim(to: ObjectStore) -> None:
-    """Mark the destination as a backup in the making; remove what a cut one left there."""
+    """Mark the destination as a backup in the making; remove the remains of a backup that was cut
+    short."""
     if await exists(to, MANIFEST):
         raise ConflictError("back up", MANIFEST, "there is a backup already", "choose another URL")
     was_cut = await exists(to, INCOMPLETE)
     left = [info.key for prefix in _OWN_PREFIXES async for info in to.list(prefix)]
     if left and not was_cut:
-        # It may be a server's own store: nothing there is for a backup to replace or remove.
+        # The destination may be a server's own store, in which a backup must not remove anything.
         raise ConflictError(
-            "back up", left[0], "there are objects that are no backup", "choose another URL"
+            "back up",
+            left[0],
+            "the destination holds objects that aren't a backup's",
+            "choose another URL",
         )
     await to.put(INCOMPLETE, [b"A backup is being made, or was cut: there is no manifest.\n"])
     for at in range(0, len(left), _PAGE):
@@ -177,11 +181,11 @@ class _Backup:
     find_wal: Callable[[int], Device | None]
     written: dict[str, BackupObject] = field(default_factory=dict)
     names: dict[PartitionKey, str] = field(default_factory=dict)
-    """Of partitions, for people."""
-    """Segments that were made of the WAL."""
+    """Partitions' names for people."""
+    """Segments that were made from WAL runs."""
 
     def close(self) -> None:
-        """Close what was opened here."""
+        """Close the files and connections that this object has opened."""
         for wal_key, reader in self.wals.items():
             if wal_key:
                 reader.close()
@@ -220,14 +224,14 @@ class _Backup:
     # -- the state -------------------------------------------------------------------------------
 
     async def _copy_state(self) -> LocalJournal:
-        """A copy of the state, with what was in the WAL moved to segments at the destination."""
+        """Copy the state, and move its WAL runs to segments at the destination."""
         for _ in range(_ATTEMPTS):
             clear_scratch(self.scratch)
             order = await self._in_pool(self._open_copy)
             try:
                 await self._move_wal(order)
             except _MovedError:
-                # Retention trimmed it after it moved. A newer copy does not name it.
+                # The run moved, and then retention trimmed it. A newer copy does not name the run.
                 await self._in_pool(order.close)
                 await self.to.delete(list(self.written))
                 self.written.clear()
@@ -246,7 +250,7 @@ class _Backup:
         first = self.scratch / "first.sqlite"
         info = write_snapshot(self.live, first)
         restore(first, self.state, tail=self.tail(info.position))
-        # Nothing relies on the copy until its snapshot is written, which is synced.
+        # The copy needn't be durable: the backup relies on the snapshot, which is synced.
         return LocalJournal.open(self.state, clock=self.clock, random=self.random, fsync=False)
 
     async def _move_wal(self, order: LocalJournal) -> None:
@@ -272,7 +276,7 @@ class _Backup:
     def _plan_segment(
         self,
     ) -> tuple[list[PartitionMove], dict[PartitionKey, tuple[bytes, int]]]:
-        """The next segment of what lies in the WAL; no moves when nothing is left."""
+        """Plan the next segment from WAL runs; no moves: the copy's state names no WAL run."""
         with closing(Queries(self.state)) as copy:
             keys = {}
             for topic_key, topic_id, name, partitions, _ in copy.topic_rows():
@@ -292,7 +296,7 @@ class _Backup:
         moves: Sequence[PartitionMove],
         keys: dict[PartitionKey, tuple[bytes, int]],
     ) -> list[list[memoryview]]:
-        """The bytes of each run; from a segment where the server has moved it meanwhile."""
+        """Read the bytes of each run, from a segment if the server has moved the run meanwhile."""
 
         wals = {key: self._wal_of(key) for key in {run.wal_key for m in moves for run in m.runs}}
 
@@ -308,7 +312,7 @@ class _Backup:
                     f"{self.names[run.partition_key]} offsets {run.base_offset} to"
                     f" {run.end_offset - 1} in {error.subject}",
                     error.detail,
-                    "penstock verify names all that is damaged",
+                    "penstock verify names everything that is damaged",
                 ) from error
 
         def read_all() -> list[list[memoryview | None]]:
@@ -330,7 +334,9 @@ class _Backup:
             device = self.find_wal(wal_key)
             if device is None:
                 raise CorruptDataError(
-                    "back up", f"WAL {wal_key}", "no worker's directory holds it, runs lie in it"
+                    "back up",
+                    f"WAL {wal_key}",
+                    "runs lie in this WAL, but no worker's directory holds it",
                 )
             reader = self.wals[wal_key] = WalReader(device)
         return reader
@@ -345,12 +351,12 @@ class _Backup:
             raise _MovedError
         (now,) = found
         if now.generation:
-            # A file is recycled only behind a move, so this is no race.
+            # A file is recycled only after its runs have moved, so this is not a race.
             raise CorruptDataError(
                 "back up",
                 f"{self.names[run.partition_key]} offsets {run.base_offset} to"
                 f" {run.end_offset - 1} in WAL {now.wal_key} generation {now.file_generation}",
-                "no file has it, the journal names it",
+                "the journal names this generation, but no file has it",
                 "put the file back, or give the records up: penstock repair",
             )
         data = await self.store.get_range(now.object_key, now.position, now.position + now.length)
@@ -359,7 +365,7 @@ class _Backup:
     # -- the objects -----------------------------------------------------------------------------
 
     def _contents(self) -> tuple[int, list[ObjectRow]]:
-        """How many topics there are, and the objects that the copy of the state names."""
+        """Return the number of topics, and the objects that the copy of the state names."""
         with closing(Queries(self.state)) as copy:
             return len(copy.topic_rows()), named_objects(copy)
 
@@ -382,7 +388,7 @@ class _Backup:
         return contents
 
     async def _put_state(self, cluster_id: str) -> tuple[int, BackupObject]:
-        """Put a snapshot of the copy, as an archive has it; its position, and what was put."""
+        """Put a snapshot of the copy, as an archive has it; return its position and the object."""
         snapshot = self.scratch / "state.sqlite"
         info = await self._in_pool(partial(self._write_state, snapshot))
         archive = Archive(self.to, cluster_id=cluster_id, scratch=self.scratch, executor=self.pool)
@@ -391,7 +397,7 @@ class _Backup:
 
     def _write_state(self, snapshot: Path) -> SnapshotInfo:
         with closing(sqlite3.connect(self.state)) as connection, connection:
-            # What lay in another cluster's store is copied: the backup needs no other.
+            # Objects of another cluster's store are copied, so the backup needs no other store.
             connection.execute("UPDATE objects SET origin = '' WHERE origin != ''")
         return write_snapshot(self.state, snapshot)
 
@@ -407,7 +413,7 @@ def _check(key: str, parts: Sequence[Buffer], due: DueOf) -> None:
 
 
 def _checksum(parts: Sequence[Buffer]) -> int:
-    """CRC-32C of parts, one behind the other."""
+    """Return the CRC-32C of consecutive parts."""
     value = 0
     for part in parts:
         value = crc32c(part, value)
@@ -428,10 +434,10 @@ def _build(
 
 
 def _slice_of(data: memoryview, run: StoredRun, partition: str) -> memoryview:
-    """The batches of a run within those of the run that it was joined into.
+    """Return a run's batches within the bytes of the run that it was joined into.
 
     Args:
-        partition: its name for people.
+        partition: the partition's name for people.
     """
     position = 0
     while position < len(data):
@@ -444,6 +450,6 @@ def _slice_of(data: memoryview, run: StoredRun, partition: str) -> memoryview:
         raise CorruptDataError(
             "back up",
             f"{partition} offset {run.base_offset}",
-            "it is not where the journal has moved it",
+            "the run is not at the place to which the journal moved it",
         )
     return found

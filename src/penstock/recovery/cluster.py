@@ -1,6 +1,6 @@
-"""Restore a cluster to a moment, or verify it, as commands do.
+"""Commands restore a cluster to a moment, or verify it, by these functions.
 
-Both read the cluster's bucket (and, to verify, its journal) and change neither.
+Both read the cluster's bucket (verifying also reads its journal) and change neither.
 """
 
 import tempfile
@@ -47,11 +47,13 @@ from penstock.state.read.queries import Queries
 from penstock.state.schema import FORMAT_VERSION
 
 Progress = Callable[[int, int], None]
-"""Called with (bytes done, bytes in all)."""
+"""A function that is called with the bytes done so far and the bytes in all."""
 
 Transfer = Callable[[str, str, Sequence[tuple[str, int]], DueOf], None]
-"""Given the parent's store, the new cluster's ("": nothing is to be copied), objects with their
-sizes and what must lie in each: see `penstock.recovery.point_in_time.TakeObjects`."""
+"""A function that reads, and may copy, a parent's objects. It gets the URL of the parent's store,
+the URL of the new cluster's store ("": nothing is copied), the objects with their sizes, and the
+runs
+that must lie in each: see `penstock.recovery.point_in_time.TakeObjects`."""
 
 _PAGE_ROWS: Final = 1000
 _OWN_PREFIXES: Final = (SEGMENTS_PREFIX, SNAPSHOTS_PREFIX, "archive/journal/")
@@ -59,8 +61,8 @@ _OWN_PREFIXES: Final = (SEGMENTS_PREFIX, SNAPSHOTS_PREFIX, "archive/journal/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCluster:
-    """Where a restored cluster will live: the settings `objects`, `journal` and `cluster_name` of
-    its agents."""
+    """The place of a restored cluster: the settings `objects`, `journal` and `cluster_name` of its
+    agents."""
 
     objects: str
     journal: str
@@ -68,7 +70,7 @@ class NewCluster:
 
 
 async def holds_backup(source: str, *, clock: Clock, random: Random) -> bool:
-    """Whether there is a backup (`penstock backup`) at a URL, whole or cut, and no cluster."""
+    """Whether a URL holds a backup (`penstock backup`), whole or cut short, and not a cluster."""
     return await is_backup(_open(source, clock=clock, random=random))
 
 
@@ -83,7 +85,7 @@ async def restore_cluster(
     transfer: Transfer | None = None,
     copies: bool = False,
 ) -> dict[str, object]:
-    """Make a cluster, or an embedded server's data directory, of a cluster's bucket.
+    """Make a cluster, or an embedded server's data directory, from a cluster's bucket.
 
     Args:
         source: the setting `objects` of the parent.
@@ -91,11 +93,11 @@ async def restore_cluster(
         transfer: reads all objects, and copies them with `copies`.
 
     Returns:
-        What a person wants to know of it.
+        A summary for people.
 
     Raises:
-        InvalidRequestError: something is at the target already.
-        PenstockError: as `penstock.recovery.point_in_time`.
+        InvalidRequestError: the target is in use already.
+        PenstockError: the errors of `penstock.recovery.point_in_time`.
     """
     parent_url = clean_url(source)
     cluster_id = new_cluster_id(random)
@@ -106,8 +108,8 @@ async def restore_cluster(
     is_resumed = copies and await copied.find()
     if isinstance(target, DataLayout):
         is_cut = is_unfinished(target.metadata)
-        beside = [target.objects.name] if is_resumed or is_cut else []
-        check_empty(target, beside=[*beside, target.metadata.name] if is_cut else beside)
+        also = [target.objects.name] if is_resumed or is_cut else []
+        check_empty(target, also=[*also, target.metadata.name] if is_cut else also)
         if is_cut:
             own = _open(own_url, clock=clock, random=random)
             await remove_cut(own, keeps_segments=is_resumed)
@@ -137,15 +139,16 @@ async def restore_cluster(
         )
         next_epoch = None
         if isinstance(target, DataLayout):
-            # What a lost or damaged database is made of again, before there is one to serve. Until
-            # then a note lies in its place, so that no server takes this for a lost one.
+            # The snapshot, from which a lost or damaged database is made again, is put before the
+            # database. Until then a note lies in the database's place, so that no server takes the
+            # database for lost.
             leave_note(target.metadata)
             await _open(own_url, clock=clock, random=random).put(
                 snapshot_key(state.info.position), [state.snapshot.read_bytes()]
             )
             restore(state.snapshot, target.metadata)
         else:
-            # Again: all may have been copied meanwhile, also by another restore.
+            # The target is checked again: another restore may have filled it during the copying.
             await _check_new(source, target, is_resumed=copies, clock=clock, random=random)
             await _publish(state, target, Path(folder), clock=clock, random=random)
             with closing(Queries(state.snapshot)) as queries:
@@ -168,7 +171,7 @@ async def restore_cluster(
 
 
 def _after_note(take: TakeObjects, database: Path) -> TakeObjects:
-    """Return `take`, which leaves a note in the database's place first."""
+    """Wrap `take` so that it first leaves a note in the database's place."""
 
     def taken(listed: Listed, due: DueOf) -> None:
         leave_note(database)
@@ -180,8 +183,11 @@ def _after_note(take: TakeObjects, database: Path) -> TakeObjects:
 async def _publish(
     state: RestoredState, target: NewCluster, scratch: Path, *, clock: Clock, random: Random
 ) -> None:
-    """The snapshot first: an agent that starts before there is a journal makes one of another id,
-    and then refuses the archive, instead of beginning without it."""
+    """Put the snapshot, then make the journal.
+
+    In this order an agent that starts before there is a journal makes a journal with another id,
+    and then refuses the archive, instead of beginning without the restored state.
+    """
     store = _open(target.objects, clock=clock, random=random)
     archive = Archive(
         store,
@@ -190,20 +196,20 @@ async def _publish(
         executor=None,
     )
     snapshot = await archive.put_snapshot(state.snapshot, state.info)
-    # Two restores to one prefix may have other journals, and neither find the other when it looks
-    # whether the prefix is new. Each looks once more behind its own put, so that one at least does.
+    # Two restores to one prefix may have different journals, and each may find the prefix new. Each
+    # looks once more after its own put, so that at least one of them sees the other's snapshot.
     async for info in store.list(SNAPSHOTS_PREFIX):
         if info.key != snapshot.key:
             await store.delete([snapshot.key])
             raise ConflictError(
-                "restore", info.key, "another restore makes a cluster here just now", "try again"
+                "restore", info.key, "another restore is making a cluster here", "try again"
             )
     from penstock.replica.postgres import begin_journal
 
     try:
         await begin_journal(target.journal, name=target.name, beginning=state.beginning)
     except ConflictError:
-        # Its digest, and so its key, is of this cluster's id: no other has such a one.
+        # The snapshot's key has a digest over this cluster's id, so no other restore has this key.
         await store.delete([snapshot.key])
         raise
 
@@ -213,7 +219,7 @@ async def _check_new(
 ) -> None:
     if clean_url(target.objects) == clean_url(source):
         raise InvalidRequestError(
-            "restore", target.objects, "it is the parent's", "give the new cluster its own prefix"
+            "restore", target.objects, "it is the parent's prefix", "give the new cluster its own"
         )
     store = _open(target.objects, clock=clock, random=random)
     for prefix in _OWN_PREFIXES:
@@ -224,8 +230,8 @@ async def _check_new(
                 "restore",
                 info.key,
                 "it is there already",
-                "give the new cluster a prefix without a cluster; where a restore was cut and made"
-                " no journal, delete what it left",
+                "give the new cluster a prefix without a cluster; after a restore that was cut"
+                " short before it made a journal, delete the objects that it left",
             )
     from penstock.replica.postgres import PostgresJournal
 
@@ -237,13 +243,13 @@ async def _check_new(
     raise InvalidRequestError(
         "restore",
         f"journal {target.name}",
-        f"it is there already, of cluster {journal.cluster_id}",
+        f"it is the journal of cluster {journal.cluster_id} already",
         "choose another --cluster-name",
     )
 
 
 def clean_url(location: str) -> str:
-    """A location as it is written down: a URL without user and password."""
+    """Return a location in the form that is stored: a URL without user and password."""
     if "://" not in location:
         return Path(location).absolute().as_uri()
     url = urlsplit(location)
@@ -266,12 +272,12 @@ async def verify_cluster(
 ) -> VerifyReport:
     """Read everything in a cluster's bucket, or in a backup. See `penstock.recovery.verify`.
 
-    The state is made of the archive and the journal, as of the journal's head. WALs are not read:
-    they are the agents'.
+    The state is made from the archive and the journal, as of the journal's head. WALs are not read,
+    since only agents can read them.
 
     Args:
-        journal, name: the settings `journal` and `cluster_name`; an empty journal: as of the
-            archive's end, `archive_interval_ms` old.
+        journal, name: the settings `journal` and `cluster_name`; an empty journal: the state as of
+            the archive's end, which may be `archive_interval_ms` old.
 
     Raises:
         NotFoundError: there is no such cluster.
@@ -289,7 +295,7 @@ async def verify_cluster(
             await _follow(archive, path, journal, name)
         elif not await follow_archive(archive, path, report):
             raise NotFoundError(
-                "verify", objects, "there is no archive", "check the URL, or give the journal's"
+                "verify", objects, "there is no archive", "check the URL, or give --journal"
             )
         with closing(Queries(path)) as queries:
             await verify(
@@ -308,15 +314,15 @@ async def verify_cluster(
 async def verify_replay(
     objects: str, report: VerifyReport, *, cluster_id: str, clock: Clock, random: Random
 ) -> None:
-    """Check a cluster's archived journal alone, with this process's credentials: `check_replay`.
+    """Check only a cluster's archived journal, with this process's credentials: `check_replay`.
 
     Args:
-        objects: the cluster's store, as its agents tell it.
-        report: as for `check_replay`.
+        objects: the URL of the cluster's store, as its agents know it.
+        report: see `check_replay`.
 
     Raises:
-        InvalidRequestError: that store holds another cluster's archive.
-        RetryableError: it doesn't answer.
+        InvalidRequestError: the store holds another cluster's archive.
+        RetryableError: the store doesn't answer.
     """
     store = _open(objects, clock=clock, random=random)
     with tempfile.TemporaryDirectory(prefix="penstock-verify-") as folder:
@@ -325,16 +331,17 @@ async def verify_replay(
 
 
 async def check_replay(archive: Archive, path: Path, report: VerifyReport) -> None:
-    """Replay the archived journal from the snapshot before the newest one, or from its beginning,
-    up to the newest: the state must be the same.
+    """Replay the archived journal from the second newest snapshot, or from the beginning, up to the
+    newest snapshot, which must have the same state.
 
     Args:
-        path: where the database is made.
-        report: gets a finding, or the number of entries that were replayed, or why none were.
+        path: the path of the replayed database.
+        report: gets a finding, or the number of replayed entries, or the reason why none were
+            replayed.
     """
     names = await archive.snapshots()
     if not names or names[-1].position <= RESTORED_POSITION:
-        # A restored cluster begins with a snapshot at 1; one of an older release's restore, at 0.
+        # A restored cluster begins with a snapshot at position 1; older releases began at 0.
         report.not_replayed = "the archive has no snapshot of this cluster's own yet"
         return
     newest = names[-1]
@@ -344,7 +351,7 @@ async def check_replay(archive: Archive, path: Path, report: VerifyReport) -> No
         )
         if made is None:
             if not await _begins_empty(archive):
-                report.not_replayed = "the archive has one snapshot, and not what came before it"
+                report.not_replayed = "the archive has one snapshot, and no journal from before it"
                 return
             made = Bootstrapped(SnapshotName(0, ""), 0, 0)
         first = made.position + 1
@@ -371,7 +378,7 @@ async def check_replay(archive: Archive, path: Path, report: VerifyReport) -> No
 
 
 async def _is_older(archive: Archive, name: SnapshotName, fetched: Path) -> bool:
-    """Whether a snapshot is of an older format, so that its digest is of other tables."""
+    """Whether a snapshot has an older format, so that its digest covers other tables."""
     try:
         await archive.fetch_snapshot(name, fetched)
     except (CorruptDataError, NotFoundError):
@@ -380,8 +387,8 @@ async def _is_older(archive: Archive, name: SnapshotName, fetched: Path) -> bool
 
 
 async def _begins_empty(archive: Archive) -> bool:
-    """Whether the archive has the journal's first entry, and that of a cluster that was no other
-    before: a restored one begins with its parent's state."""
+    """Whether the archive has the journal's first entry and that entry began with an empty state. A
+    restored cluster begins with its parent's state."""
     first = next((name for name in await archive.stretches() if name.first == 1), None)
     if first is None:
         return False
@@ -393,12 +400,12 @@ async def _begins_empty(archive: Archive) -> bool:
 async def follow_archive(archive: Archive, path: Path, report: VerifyReport) -> bool:
     """Make the database at `path` as of the archive's end.
 
-    A snapshot alone would be up to `snapshot_interval_ms` old: what was stored since would not be
-    read.
+    A snapshot alone may be `snapshot_interval_ms` old, and objects that were stored since would not
+    be read.
 
     Args:
-        report: gets a finding if rows are missing after the newest snapshot that is whole; the
-            database is as of the row before them then.
+        report: gets a finding if rows are missing after the newest whole snapshot; then the
+            database is as of the row before the missing ones.
 
     Returns: False: there is no snapshot.
 
@@ -425,7 +432,7 @@ async def follow_archive(archive: Archive, path: Path, report: VerifyReport) -> 
 
 
 async def _follow(archive: Archive, path: Path, url: str, name: str) -> None:
-    """Bring a replica to the journal's head; nothing is written there."""
+    """Bring a replica to the journal's head, without writing to the journal."""
     from penstock.replica.postgres import PostgresJournal
 
     journal = await PostgresJournal.open(url, name=name)
@@ -455,6 +462,6 @@ async def _follow(archive: Archive, path: Path, url: str, name: str) -> None:
                     replica.apply(row.body, stamp_ms=row.stamp_ms, position=row.position)
                 replica.commit()
                 if not rows or rows[-1].position != replica.position:
-                    break  # the agents will see to the gap; what lies behind it isn't answered yet
+                    break  # agents will fill the gap; entries after it have no answers yet
     finally:
         await journal.close()

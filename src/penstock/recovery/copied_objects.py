@@ -1,13 +1,13 @@
-"""The objects that a restore copies before there is a cluster that could name them.
+"""A restore notes the objects that it copies before there is a cluster that could name them.
 
-A restore that is killed while it copies leaves them behind, and nobody's journal knows of them. So
-a note of their names lies beside them until the cluster is made: the next restore of the same
-parent goes on in their place, and deletes those that it has no use for, as where it is of another
-moment.
+A restore that is killed while it copies leaves objects that no journal knows. So a note with their
+names lies in the same store until the cluster is made. The next restore of the same parent uses
+these objects, and deletes the ones that it doesn't need, for example since it is of another moment.
 
-Two restores may run at once, as where somebody thinks that the first has died. Each attempt has an
-id, and the note is the last one's; the new journal is the first's that makes it. Only who has both
-deletes anything: what another has copied may be all that its cluster has.
+Two restores may run at once, for example since an operator thinks that the first has died. Each
+attempt has an id. The last attempt owns the note, and the first attempt to make a journal owns the
+journal. Only an attempt that owns both deletes objects, since objects that another attempt has
+copied may be all that its cluster has.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ NOTE: Final = COPY_NOTE
 _DELETED_AT_ONCE: Final = 500
 
 Listed = Sequence[tuple[str, int]]
-"""Keys with sizes in bytes."""
+"""Keys of objects with their sizes in bytes."""
 
 
 class _Note(msgspec.Struct, frozen=True):
@@ -39,12 +39,12 @@ class _Note(msgspec.Struct, frozen=True):
 
 
 class CopiedObjects:
-    """The objects that one restore copies.
+    """Keeps the note of the objects that one restore copies.
 
     Args:
-        store: the new cluster's.
-        parent: URL of the one that it is copied from, without a user.
-        attempt: what no other restore has, as the id of the new cluster.
+        store: the new cluster's store.
+        parent: the URL of the parent's store, without a user.
+        attempt: an id that no other restore has, such as the new cluster's id.
     """
 
     def __init__(self, store: ObjectStore, *, parent: str, attempt: str) -> None:
@@ -59,7 +59,7 @@ class CopiedObjects:
         """Whether a restore of the same parent began to copy here, and made no cluster.
 
         Raises:
-            InvalidRequestError: there are others' segments beside.
+            InvalidRequestError: the store also holds segments that no restore has noted.
         """
         found = await self._read()
         self._has_found_note = found is not None
@@ -89,13 +89,13 @@ class CopiedObjects:
         return taken
 
     async def end(self, *, next_epoch: int | None = None) -> None:
-        """Once the new cluster is this restore's: delete what the restore before has copied and
-        this one has no use for, then the note. Of another's note: nothing.
+        """Delete unneeded objects of the restore before, then the note, once this restore has made
+        the cluster. Do nothing if the note is another restore's.
 
         Args:
-            next_epoch: the lowest of the agents that may run by now. The names of their objects
-                are not deleted; what was copied under one they find as an orphan. None: nobody
-                runs.
+            next_epoch: the lowest epoch of agents that may run by now. Names that such agents give
+                their objects are not deleted; agents delete objects copied under these names as
+                orphans. None: no agent runs.
         """
         note = _decode(await self._read())
         if note is None or note.attempt != self._attempt:
@@ -119,7 +119,8 @@ class CopiedObjects:
             return None
 
     async def _write_note(self) -> None:
-        # With those of before: this restore may be killed, too, ere it has swept.
+        # The names of the restore before stay in the note, since this restore may be killed, too,
+        # before it has deleted them.
         note = _Note(parent=self._parent, keys=self._before | self._named, attempt=self._attempt)
         try:
             await self._store.put(

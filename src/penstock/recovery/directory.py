@@ -1,7 +1,7 @@
 """Verify, back up and restore a data directory as a whole.
 
-Verifying and backing up read only, beside a live server as well; a backup must have the deleting
-of objects held back meanwhile, by the server that runs, or by the lock of the directory.
+Verifying and backing up only read, and a server may serve meanwhile. During a backup no object may
+be deleted: the running server holds deletion back, or the caller holds the directory's lock.
 """
 
 from collections.abc import Callable, Collection
@@ -35,18 +35,18 @@ from penstock.system.randomness import SystemRandom
 from penstock.wal import WalReader
 
 Progress = Callable[[int, int], None]
-"""Called with (bytes done, bytes in all)."""
+"""A function that is called with the bytes done so far and the bytes in all."""
 
 
 def find_data(path: Path, *, needs_database: bool = True) -> DataLayout:
-    """The layout of an existing data directory.
+    """Return the layout of an existing data directory.
 
     Args:
-        needs_database: refuse one whose database is lost; else its journal is enough.
+        needs_database: refuse a directory whose database is lost; False: its journal is enough.
 
     Raises:
-        NotFoundError: there is none.
-        InvalidRequestError: a restore into it was cut.
+        NotFoundError: the path is not a data directory.
+        InvalidRequestError: a restore into the directory was cut short.
     """
     layout = DataLayout(path.absolute())
     has_journal = not needs_database and (layout.root / JOURNAL_FOLDER).is_dir()
@@ -62,7 +62,7 @@ async def verify_directory(layout: DataLayout, progress: Progress | None = None)
     """Read everything in a data directory. See `penstock.recovery.verify`.
 
     Raises:
-        InvalidRequestError: it is of a newer release.
+        InvalidRequestError: a newer release has written the directory.
     """
     device = PosixDevice(layout.root)
     report = VerifyReport()
@@ -73,7 +73,7 @@ async def verify_directory(layout: DataLayout, progress: Progress | None = None)
     except InvalidRequestError:
         raise
     except PenstockError as error:
-        # So damaged that it can't be opened is a finding, too.
+        # A database that is too damaged to be opened is a finding, too.
         report.add(FindingKind.DATABASE, error.subject, error.detail)
         return report
     except OSError as error:
@@ -100,7 +100,7 @@ async def verify_directory(layout: DataLayout, progress: Progress | None = None)
 def open_objects(
     layout: DataLayout, queries: Queries, *, executor: Executor | None = None
 ) -> ObjectStore:
-    """The objects of a data directory, with those that a restore inherited."""
+    """Open the objects of a data directory, with objects that a restore inherited."""
     return open_origins(
         open_store(layout.objects, executor=executor),
         queries.origins(),
@@ -122,7 +122,7 @@ async def back_up(
     """Copy a data directory to another store. See `penstock.recovery.backup`.
 
     Args:
-        is_served: a server of this process has flushed it; else nobody serves it.
+        is_served: a server of this process has flushed the directory; False: no server runs.
         destination: a path, or a URL that `open_store` understands.
 
     Returns:
@@ -154,10 +154,10 @@ async def restore(
     random: Random,
     progress: Progress | None = None,
 ) -> dict[str, object]:
-    """Make a data directory of a backup. See `penstock.recovery.restore`.
+    """Make a data directory from a backup. See `penstock.recovery.restore`.
 
     Args:
-        layout: of an empty directory; its lock file may be there.
+        layout: the layout of an empty directory, which may have a lock file.
 
     Returns:
         The manifest, without the list of objects.
@@ -176,26 +176,26 @@ async def restore(
     return _for_people(manifest)
 
 
-def check_empty(layout: DataLayout, *, beside: Collection[str] = ()) -> None:
-    """Refuse a directory in which there is something.
+def check_empty(layout: DataLayout, *, also: Collection[str] = ()) -> None:
+    """Refuse a directory that isn't empty.
 
     Args:
-        beside: names that may be there.
+        also: names that the directory may have.
 
     Raises:
-        InvalidRequestError: there is.
+        InvalidRequestError: the directory has another name.
     """
-    # What a server would take for its own, a WAL of another log above all. The lock file is
-    # the caller's.
+    # A server would take files in the directory, above all another log's WAL, for its own. The lock
+    # file is the caller's.
     for path in sorted(layout.root.iterdir()):
-        if path.name not in (LOCK_FILE, layout.scratch.name, *beside):
+        if path.name not in (LOCK_FILE, layout.scratch.name, *also):
             raise InvalidRequestError(
                 "restore", str(path), "it is there already", "restore into an empty directory"
             )
 
 
 def _for_people(manifest: Manifest) -> dict[str, object]:
-    """The manifest without the list of its objects."""
+    """Return the manifest without the list of its objects."""
     value: dict[str, object] = msgspec.to_builtins(manifest)
     del value["contents"]
     return value

@@ -1,9 +1,9 @@
-"""What must lie in an object, by the state that names its runs: for what copies objects whole,
-backups and restores.
+"""Backups and restores check, before they copy an object, that it holds the runs that the state
+names.
 
-What would be copied damaged gets a CRC of its own in a backup's manifest, or is the only copy once
-the parent's is deleted. Bytes that no run names (index, what was trimmed) are not looked at:
-`verify` does.
+Otherwise damage would be copied: the backup's manifest would have a CRC over damaged bytes, and a
+damaged copy would be the only one once the parent's is deleted. Bytes that no run names (the index,
+trimmed runs) are not checked here but by `verify`.
 """
 
 import sqlite3
@@ -22,17 +22,17 @@ from penstock.state.read.queries import Queries
 from penstock.state.rows import StoredRun
 
 DueOf = Callable[[str], list[DueRun]]
-"""The runs that a state names in an object, by the object's key. Blocking; one call at a time, from
-any thread."""
+"""A function that returns the runs which a state names in an object, by the object's key. Blocking;
+one call at a time, from any thread."""
 
 
 @contextmanager
 def due_runs(database: Path) -> Iterator[DueOf]:
-    """Return what lies in each object of a state.
+    """Yield a function that returns the runs in each object of a state.
 
     Args:
-        database: of a state that nothing else uses. Meanwhile it has an index by object, without
-            which each look-up would read all runs.
+        database: the state's database, which nothing else uses. For this time it gets an index by
+            object, without which each look-up would read all runs.
     """
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("CREATE INDEX runs_by_object ON object_runs (object_id, position)")
@@ -71,7 +71,7 @@ class _Due:
                 self._names.get(run.partition_key, "(a deleted topic)"),
             )
             for run in runs
-            # What was deleted or trimmed and not cleared yet is named no more.
+            # Rows of deleted or trimmed runs that aren't cleared yet don't count.
             if run.end_offset > self._starts.get(run.partition_key, run.end_offset)
         ]
 
@@ -81,10 +81,10 @@ def check_object(key: str, parts: Sequence[Buffer], due: Sequence[DueRun], opera
 
     Args:
         parts: the object's bytes.
-        operation: what is being done, for the error.
+        operation: the caller's operation, for the error.
 
     Raises:
-        CorruptDataError: some bytes aren't what the journal ordered there.
+        CorruptDataError: some bytes differ from what the journal ordered there.
     """
     for one in due:
         walk = RunWalk(one)
@@ -97,12 +97,12 @@ def check_object(key: str, parts: Sequence[Buffer], due: Sequence[DueRun], opera
                 f"{key} at byte {fault.position}",
                 f"{one.partition} offset {fault.offset}: {fault.detail}",
                 "put the object back from a backup or an older version in the bucket;"
-                " penstock verify names all that is damaged",
+                " penstock verify names everything that is damaged",
             )
 
 
 def _slices(parts: Sequence[Buffer], run: StoredRun) -> Iterator[memoryview]:
-    """The bytes of a run, wherever parts end."""
+    """Yield the bytes of a run, which may span parts."""
     start, end = run.position, run.position + run.length
     for part in parts:
         view = memoryview(part).cast("B")

@@ -1,6 +1,6 @@
-"""What a backup says of itself: the names and the bytes of `manifest.json`. Pure.
+"""A backup's manifest is the file `manifest.json`, which lists all of its objects. Pure.
 
-docs/formats/backup.md has the table.
+docs/formats/backup.md has the table of its fields.
 """
 
 from typing import Final
@@ -28,10 +28,10 @@ class BackupObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backup holds.
+    """The contents of a backup.
 
-    `position`: of the state in it; `created_ms`: ms since the epoch; `topics`, `objects` and
-    `bytes`: how many, for people; `snapshot`: key of the state; `contents`: every object but the
+    `position`: the position of its state; `created_ms`: ms since the epoch; `topics`, `objects` and
+    `bytes`: counts for people; `snapshot`: the key of its state; `contents`: every object but the
     manifest itself.
     """
 
@@ -56,7 +56,7 @@ class _Version(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The bytes of `manifest.json`: indented JSON and its CRC-32C."""
+    """Encode `manifest.json`: indented JSON and its CRC-32C."""
     inner = msgspec.json.format(msgspec.json.encode(manifest))
     return b'{\n"crc32c": %d,\n"manifest": %b\n}\n' % (crc32c(inner), inner)
 
@@ -65,15 +65,15 @@ def decode_manifest(data: bytes) -> Manifest:
     """Parse and check `manifest.json`.
 
     Raises:
-        CorruptDataError: it is not what was written.
-        InvalidRequestError: it is of a newer release.
+        CorruptDataError: the bytes are damaged.
+        InvalidRequestError: a newer release has written the manifest.
     """
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
         inner = bytes(envelope.manifest)
         if crc32c(inner) != envelope.crc32c:
             raise CorruptDataError("read backup", MANIFEST, "CRC-32C of the manifest differs")
-        # Before the rest: what a newer version holds besides is not for this one to judge.
+        # The version is read first, since this release can't judge a newer version's other fields.
         version = msgspec.json.decode(inner, type=_Version).version
         if version not in _KNOWN_VERSIONS:
             raise InvalidRequestError(

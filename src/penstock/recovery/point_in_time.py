@@ -1,7 +1,7 @@
-"""Restore of a cluster to a moment, from its bucket alone: the state of a new cluster.
+"""The state of a new cluster is made from a cluster's bucket alone, as of some moment.
 
-The parent is only read. Steps: docs/formats/archive.md, "Restore". What is made here is a snapshot
-file; who puts it where (a new prefix, a data directory) is `penstock.recovery.cluster`.
+The parent is only read. docs/formats/archive.md, "Restore", has the steps. The result is a snapshot
+file, which `penstock.recovery.cluster` puts into a new prefix or a data directory.
 """
 
 import asyncio
@@ -42,8 +42,9 @@ from penstock.state.restored import begin_restored
 T = TypeVar("T")
 
 TakeObjects = Callable[[Sequence[tuple[str, int]], DueOf], None]
-"""Given the parent's own objects, keys and sizes in bytes, and what must lie in each: reads them,
-and copies them where that is wanted. Blocking. Raises: CorruptDataError: some aren't whole."""
+"""A function that reads the parent's own objects, and copies them if the caller wants copies. It
+gets keys, sizes in bytes, and the runs that must lie in each object. Blocking. Raises:
+CorruptDataError: some objects aren't whole."""
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +54,8 @@ _NAMED_MAX: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """Which state is wanted: of a position, or the last one not after a time; neither: the last
-    that the archive holds."""
+    """The wanted state: that of a position, or the last one not after a time; with neither, the
+    last state that the archive holds."""
 
     position: int | None = None
     time_ms: int | None = None
@@ -64,8 +65,9 @@ class Moment:
 class RestoredState:
     """A new log's state, in a snapshot file at the position that was asked for.
 
-    `parent_position` and `time_ms`: of the moment; `archived_position`: how far the parent's
-    archive goes; `lost`: what was in no segment ("topic-3 offsets 5 to 9").
+    `parent_position` and `time_ms`: position and journal time of the moment; `archived_position`:
+    the end of the parent's archive; `lost`: records that were in no segment ("topic-3 offsets 5 to
+    9").
     """
 
     snapshot: Path
@@ -81,7 +83,7 @@ class RestoredState:
 
     @property
     def beginning(self) -> Beginning:
-        """What the new cluster's journal says that it begins with."""
+        """The beginning that the new cluster's journal records."""
         return Beginning(
             cluster_id=self.cluster_id, position=self.info.position, digest=self.info.digest
         )
@@ -101,23 +103,24 @@ async def restore_state(
     take: TakeObjects | None = None,
     copies: bool = False,
 ) -> RestoredState:
-    """Make the state of a new cluster, as the parent's was at a moment.
+    """Make the state of a new cluster, equal to the parent's state at a moment.
 
     Args:
         parent: the store of the parent's prefix.
-        parent_url: where the new cluster will find it, without credentials.
-        cluster_id: of the new cluster.
-        scratch: a folder for the state on its way; the result lies there.
-        clock, random: say where the new cluster's numbers go on, apart from its parent's and from
-            those of another restore.
+        parent_url: the URL, without credentials, at which the new cluster finds the parent's store.
+        cluster_id: the new cluster's id.
+        scratch: a folder for temporary files, which also gets the result.
+        clock, random: give the numbers with which the new cluster goes on. They differ from the
+            parent's numbers and from those of another restore.
         allow_loss: leave gaps where records were only in a WAL.
-        take: what reads all objects; None: only that they are there, and how large, is looked at.
-        copies: whether `take` puts them under the same keys into the new cluster's store, so that
-            the parent's are not needed any more, save those that it inherited itself.
+        take: reads all objects; None: only their presence and sizes are checked.
+        copies: whether `take` puts the objects under the same keys into the new cluster's store, so
+            that the parent's objects are no longer needed, except those that it inherited itself.
 
     Raises:
-        NotFoundError: there is no archive, or nothing as old as that.
-        InvalidRequestError: the moment is past the archive's end; or of a newer release.
+        NotFoundError: there is no archive, or it has no state that old.
+        InvalidRequestError: the moment is past the archive's end; or a newer release wrote the
+            archive.
         CorruptDataError: the archive is not whole, or objects or records are missing.
     """
     work = _Restore(
@@ -127,7 +130,7 @@ async def restore_state(
         database=scratch / "restored.sqlite",
         executor=executor,
     )
-    scratch.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - a command, serving nobody
+    scratch.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - a command, which serves no client
     made, archived = await work.state_at(moment)
     lost = await work.locate(made.position, archived, allow_loss=allow_loss)
     parent_cluster_id = await work.run(work.read_cluster_id)
@@ -176,7 +179,7 @@ class _Restore:
     # -- the state of the moment -------------------------------------------------------------------
 
     async def state_at(self, moment: Moment) -> tuple[Bootstrapped, int]:
-        """The parent's state at the moment, in the database; and where its archive ends."""
+        """Make the parent's state at the moment in the database; also return the archive's end."""
         made = await bootstrap(
             self.archive,
             self.database,
@@ -186,14 +189,14 @@ class _Restore:
             no_later_ms=moment.time_ms,
         )
         if made is None:
-            # A young cluster has no snapshot yet, but all of its rows.
+            # The archive of a young cluster has no snapshot yet, but all of the journal's rows.
             made = Bootstrapped(SnapshotName(0, ""), 0, 0)
             if not any(name.first == 1 for name in await self.archive.stretches()):
                 raise NotFoundError(
                     "restore",
                     self.parent_url,
-                    "there is no archive that begins so early",
-                    "check the URL: it is the cluster's setting `objects`",
+                    "there is no archive from that moment or before",
+                    "check the URL, which is the cluster's setting `objects`",
                 )
         end = await self._end(made.position)
         until = end if moment.position is None else moment.position
@@ -201,8 +204,8 @@ class _Restore:
             raise InvalidRequestError(
                 "restore",
                 self.parent_url,
-                f"the archive ends at position {end}, asked for was {until}",
-                "what came later was only in the journal's database",
+                f"the archive ends at position {end}, before position {until}",
+                "only the journal's database had the entries after the archive's end",
             )
 
         if moment.time_ms is None:
@@ -258,14 +261,15 @@ class _Restore:
         made = await self._replay(made, until=until, wanted=is_before_or_not_above)
         if made.position == last:
             return made
-        # The command lowered nothing: what was applied to see that must come off again.
+        # The command did not lower journal time. Rows that were applied to find that out must go,
+        # so the state is made again up to the last row that is early enough.
         again = await bootstrap(
             self.archive, self.database, LogMachine, executor=self.executor, at_most=last
         )
         return await self._replay(again or Bootstrapped(SnapshotName(0, ""), 0, 0), until=last)
 
     async def _end(self, position: int) -> int:
-        """The last position up to which the archive has all rows from `position` on."""
+        """Return the last position up to which the archive has all rows after `position`."""
         for name in await self.archive.stretches():
             if name.first > position + 1:
                 break
@@ -275,16 +279,17 @@ class _Restore:
     # -- where the bytes are -----------------------------------------------------------------------
 
     async def locate(self, position: int, archived: int, *, allow_loss: bool) -> list[str]:
-        """Find the bytes that were in a WAL then: later rows say where they went.
+        """Find the bytes that lay in a WAL at the moment: later rows say to which object they
+        moved.
 
         Returns:
-            What is lost.
+            The names of runs that are lost.
         """
         await self.run(self._clear_leftovers)
         if not await self.run(self._wal_runs):
             return []
         async for rows in self.archive.rows(after=position, until=archived):
-            # One may have been refused, and its object never put, or deleted.
+            # A move may have been refused, and its object deleted or never put.
             moves = [
                 command
                 for row in rows
@@ -298,8 +303,8 @@ class _Restore:
             raise CorruptDataError(
                 "restore",
                 self.parent_url,
-                f"the records of {len(lost)} runs were only in a WAL then: {shown}",
-                "take an earlier moment, or leave gaps with --allow-loss",
+                f"{len(lost)} of the runs were only in a WAL at that moment: {shown}",
+                "choose an earlier moment, or leave gaps with --allow-loss",
             )
         return lost
 
@@ -314,7 +319,7 @@ class _Restore:
             ]
 
     def _clear_leftovers(self) -> None:
-        """Runs of deleted topics are missed by no reader."""
+        """Delete rows of deleted topics' runs, which no reader will miss."""
         machine = LogMachine()
         with closing(sqlite3.connect(self.database, isolation_level=None)) as connection:
             machine.bind(connection)
@@ -345,10 +350,10 @@ class _Restore:
             return None
 
     async def check_objects(self) -> tuple[int, int]:
-        """See that the parent still has each object that is named.
+        """Check that the parent still has every object that the state names.
 
         Returns:
-            How many there are, and their bytes.
+            The number of objects, and their bytes.
         """
         stored = {info.key: info.size_bytes async for info in self.parent.list(_SEGMENTS_PREFIX)}
         named = await self.run(self.named_objects)
@@ -359,13 +364,13 @@ class _Restore:
             raise CorruptDataError(
                 "restore",
                 self.parent_url,
-                f"{len(missing)} objects are missing or have another size, {missing[0]} is one",
-                "the moment lies before the restore window; take a later one",
+                f"objects missing or of another size: {len(missing)}, the first is {missing[0]}",
+                "the moment lies before the restore window; choose a later one",
             )
         return len(named), sum(size_bytes for _, size_bytes, _ in named)
 
     def named_objects(self) -> list[tuple[str, int, str]]:
-        """Key, size in bytes and origin of each object that runs name."""
+        """List key, size in bytes and origin of each object that runs name."""
         with closing(sqlite3.connect(self.database)) as connection:
             return connection.execute(
                 "SELECT key, bytes, origin FROM objects"
@@ -386,8 +391,8 @@ class _Restore:
         """Turn the state of the parent into one of a new cluster.
 
         Args:
-            inherits: whether the parent's objects stay where they are.
-            now_ms: time of the restore.
+            inherits: whether the parent's objects stay in the parent's store.
+            now_ms: the time of the restore.
         """
         replica = Replica.open(self.database, LogMachine(), fsync=False, keeps_journal=False)
         time_ms = replica.time_ms
@@ -396,9 +401,9 @@ class _Restore:
             execute = connection.execute
             execute("BEGIN IMMEDIATE")
             execute("INSERT OR REPLACE INTO meta VALUES ('cluster_id', ?)", (cluster_id,))
-            # Before agents are forgotten: it looks at their epochs.
+            # This comes before agents are deleted, since it looks at their epochs.
             begin_restored(connection, now_ms=now_ms, random=random)
-            # What was in no segment leaves gaps, which were allowed.
+            # Records that were in no segment leave gaps, which the caller has allowed.
             execute(
                 "UPDATE partitions SET bytes = partitions.bytes - lost.bytes FROM"
                 " (SELECT partition_key, sum(length) AS bytes FROM wal_runs GROUP BY partition_key)"
@@ -419,7 +424,7 @@ class _Restore:
                     for object_id, key in inherited
                 ),
             )
-            # The new journal begins after it, whatever the parent's had come to.
+            # The new journal begins after this state, at any position of the parent's journal.
             for table in ("journal", "tail", "snapshots", "local"):
                 execute(f"DELETE FROM {table}")  # noqa: S608 - names of ours
             execute("UPDATE replica SET position = ?, time_ms = ?", (RESTORED_POSITION, time_ms))

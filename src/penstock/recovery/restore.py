@@ -1,10 +1,10 @@
-"""Restore: make a data directory of a backup. docs/formats/backup.md.
+"""A restore makes a data directory from a backup. docs/formats/backup.md is the format.
 
 A restore of a cluster's bucket into a directory (`penstock.recovery.cluster`) leaves the same note.
 
-Order of effects: a note in place of the metadata database -> objects -> the database, renamed over
-the note. So a directory has a database only when it is whole; with the note in its place no server
-starts on it, and a restore begins again.
+The order of effects: a note in place of the database -> objects -> the database, renamed over the
+note. So a directory has a database only when it is whole. While it has the note instead, no server
+starts on it, and another restore begins from the start.
 """
 
 import os
@@ -30,20 +30,20 @@ from penstock.state.restored import begin_restored
 _SEGMENTS_PREFIX: Final = "segments/"
 _SNAPSHOTS_PREFIX: Final = "snapshots/"
 COPY_NOTE: Final = "restore-in-progress.json"
-"""The object that notes a restore which copies objects: `penstock.recovery.copied_objects`."""
+"""The object with the names that a restore copies: `penstock.recovery.copied_objects`."""
 _PAGE: Final = 1000
 _NOTE: Final = (
     b"Penstock: a restore into this directory has not ended, or was cut.\n"
     b"It holds only a part of a log. Run `penstock restore` again.\n"
 )
-"""No SQLite file begins like this, so that whatever opens it as one is refused."""
+"""SQLite refuses to open this file, since no SQLite file begins like it."""
 
 Progress = Callable[[int, int], None]
-"""Called with (bytes copied, bytes in all)."""
+"""A function that is called with the bytes copied so far and the bytes in all."""
 
 
 def is_unfinished(database: Path) -> bool:
-    """Whether a restore that was to make this database was cut."""
+    """Whether a restore that should have made this database was cut short."""
     try:
         with database.open("rb") as file:
             return file.read(len(_NOTE)) == _NOTE
@@ -55,13 +55,13 @@ def refuse_unfinished(database: Path) -> None:
     """Refuse a directory that a restore has not finished.
 
     Raises:
-        InvalidRequestError: a restore into it was cut, or goes on.
+        InvalidRequestError: a restore into the directory was cut short, or goes on.
     """
     if is_unfinished(database):
         raise InvalidRequestError(
             "open data directory",
             str(database.parent),
-            "a restore into it has not ended, or was cut",
+            "a restore into this directory has not ended, or was cut short",
             "run penstock restore again",
         )
 
@@ -76,18 +76,19 @@ async def restore_backup(
     random: Random,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Make a data directory of a backup.
+    """Make a data directory from a backup.
 
     Args:
-        store: the new directory's objects; there are none, save of a restore that was cut.
-        database: where its metadata database will be; must not exist, save as a note.
-        scratch: a folder for copies of the state; they are removed.
-        clock, random: say where the restored log's numbers go on, apart from its parent's and from
-            those of another restore of the same backup.
+        store: the new directory's store. It is empty, or has objects of a restore that was cut
+            short.
+        database: the path of the new database. It must not exist, except as a note.
+        scratch: a folder for copies of the state, which are removed.
+        clock, random: give the numbers with which the restored log goes on. They differ from the
+            parent's numbers and from those of another restore of the same backup.
 
     Raises:
-        NotFoundError: there is no backup at the source, or a cut one.
-        InvalidRequestError: the destination is in use, or the backup is of a newer release.
+        NotFoundError: the source has no backup, or one that was cut short.
+        InvalidRequestError: the destination is in use, or a newer release made the backup.
         CorruptDataError: the backup is damaged.
     """
     again = is_unfinished(database)
@@ -102,16 +103,16 @@ async def restore_backup(
         staged = scratch / "staged.sqlite"
         await read_state(source, manifest, staged, scratch=scratch)
         _begin_anew(staged, clock.now_ms(), random)
-        anew = scratch / "anew.sqlite"
+        anew = scratch / "restored.sqlite"
         write_snapshot(staged, anew)
         leave_note(database)
         if again:
             await remove_cut(store)
         await _copy_objects(source, store, manifest, progress or _silent)
         position = read_snapshot_info(anew).position
-        # Before there is anything to serve: what a lost database is made of.
+        # The snapshot, from which a lost database is made again, comes before the database.
         await store.put(snapshot_key(position), [anew.read_bytes()])
-        # Last, and by a rename: from here on the directory is whole.
+        # The database comes last, by a rename: from here on the directory is whole.
         restore_state(anew, database)
     finally:
         clear_scratch(scratch)
@@ -132,19 +133,23 @@ async def _copy_objects(
 
 
 def _begin_anew(database: Path, now_ms: int, random: Random) -> None:
-    """What was inherited from another cluster is copied here: nothing is read there any more. And
-    the log's numbers go on elsewhere, before there is a directory that could be served without."""
+    """Prepare the state for its new place.
+
+    Objects that were inherited from another cluster are copied, so the state no longer names that
+    cluster's store. The log's numbers go on at other values, before a server could serve the state
+    with the parent's numbers.
+    """
     with closing(sqlite3.connect(database)) as connection, connection:
         begin_restored(connection, now_ms=now_ms, random=random)
         connection.execute("UPDATE objects SET origin = '' WHERE origin != ''")
 
 
 async def remove_cut(store: ObjectStore, *, keeps_segments: bool = False) -> None:
-    """Remove what a restore that was cut has put into a directory's store. Its snapshot above all:
-    a lost database of this one must not be made again of another's.
+    """Remove the objects that a restore put into a directory's store before it was cut short. Its
+    snapshot must go above all: a lost database of this directory must not be made again from it.
 
     Args:
-        keeps_segments: the restore goes on in the other one's place.
+        keeps_segments: whether this restore uses the other restore's segments.
     """
     copied = () if keeps_segments else (_SEGMENTS_PREFIX, COPY_NOTE)
     for prefix in (_SNAPSHOTS_PREFIX, *copied):
@@ -154,8 +159,8 @@ async def remove_cut(store: ObjectStore, *, keeps_segments: bool = False) -> Non
 
 
 def leave_note(database: Path) -> None:
-    """Say in a database's place that a restore has begun and not ended. Idempotent; durable when
-    this returns."""
+    """Put a note in a database's place that a restore has begun and not ended. Idempotent; durable
+    when this returns."""
     with database.open("wb") as file:
         file.write(_NOTE)
         file.flush()

@@ -1,9 +1,9 @@
-"""Where journal time was set back, in an archive: what a restore to a time looks for.
+"""A restore to a time looks in the archive for rows that set journal time back.
 
-Journal times ascend from row to row, save where a `SetJournalTime` lowers them. So the rows up to a
-time may go on after rows above it. Which row does that is found by the stretches' headers: one
-lowers journal time only to within 5 s of its own stamp, so that a stretch whose least stamp is
-later holds none. docs/formats/archive.md, "Restore".
+Journal times ascend from row to row, except where a `SetJournalTime` lowers them. So rows up to a
+time may follow rows above that time. The headers of stretches help to find such a row: it lowers
+journal time only to within 5 s of its own stamp, so a stretch whose least stamp is later has none.
+docs/formats/archive.md, "Restore".
 """
 
 import asyncio
@@ -23,14 +23,14 @@ from penstock.system.heard import Cause, heard
 logger = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 16
-"""Stretches that are looked at side by side; few of them are read whole."""
+"""The number of stretches that are looked at together; few of them are read whole."""
 
 
 async def last_set_back(archive: Archive, *, after: int, until: int, time_ms: int) -> int | None:
     """Return the last row in (after, until] that may have set journal time back to `time_ms` or
     earlier; None: there is none.
 
-    One read of 160 bytes per stretch, and those whole that may hold such a row.
+    Each stretch costs one read of 160 bytes; stretches that may hold such a row are read whole.
 
     Raises:
         RetryableError: the store doesn't answer.
@@ -49,14 +49,14 @@ async def last_set_back(archive: Archive, *, after: int, until: int, time_ms: in
 
 
 async def _early_rows(archive: Archive, name: StretchName, time_ms: int) -> Sequence[JournalRow]:
-    """Return the rows of a stretch that may set journal time back to a time; of others none."""
+    """Return the rows of a stretch if it may set journal time back to a time, else none."""
     try:
         header = await archive.header(name)
         if header.first_ms > time_ms + AGREEMENT_MS:
             return ()
         return await archive.read_stretch(name)
     except (CorruptDataError, NotFoundError) as error:
-        # Another may hold the same rows; and a replay that needs these says so.
+        # Another stretch may hold the same rows; a replay that needs these rows raises an error.
         saying = f"whether journal time was set back in {name.key} isn't known"
         heard(Cause.ARCHIVE_OBJECT, error, logger, saying, logging.ERROR)
         return ()

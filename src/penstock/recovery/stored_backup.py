@@ -1,6 +1,6 @@
 """Read a stored backup: its manifest, its state and its objects. docs/formats/backup.md.
 
-What restores a backup and what verifies one read it by these functions alone.
+Restoring and verifying a backup both read it by these functions alone.
 """
 
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ from penstock.replica.archive_format import parse_snapshot_key
 from penstock.state.read.queries import ObjectRow, Queries
 
 COPY_BYTES: Final = 8 << 20
-"""What is read at once: a store may have to hold it in memory."""
+"""The bytes of one read, which a store may have to hold in memory."""
 _PAGE: Final = 1000
 
 
@@ -47,12 +47,12 @@ async def is_backup(source: ObjectStore) -> bool:
 
 
 async def read_manifest(source: ObjectStore) -> Manifest:
-    """A backup's manifest.
+    """Read a backup's manifest.
 
     Raises:
-        NotFoundError: there is none.
-        CorruptDataError: it is damaged.
-        InvalidRequestError: it is of a version that this release doesn't know.
+        NotFoundError: there is no manifest.
+        CorruptDataError: the manifest is damaged.
+        InvalidRequestError: this release doesn't know the manifest's version.
     """
     try:
         size_bytes = await source.size(MANIFEST)
@@ -61,8 +61,8 @@ async def read_manifest(source: ObjectStore) -> Manifest:
             raise NotFoundError(
                 "read backup",
                 MANIFEST,
-                "the backup is being made, or was cut: it has no manifest",
-                "wait for it, or make it again; nothing can be restored of it",
+                "the backup has no manifest: it is still being made, or was cut short",
+                "wait for its end, or make another backup; this one can't be restored",
             ) from error
         raise NotFoundError(
             "read backup", MANIFEST, "there is no backup", "check the URL"
@@ -71,19 +71,19 @@ async def read_manifest(source: ObjectStore) -> Manifest:
 
 
 async def read_parts(source: ObjectStore, key: str, size_bytes: int) -> list[Buffer]:
-    """An object whole, in parts.
+    """Read a whole object in parts.
 
     Raises:
-        CorruptDataError: it has another size.
+        CorruptDataError: the object has another size.
     """
     return [part async for part in _parts(source, key, size_bytes)]
 
 
 async def read_listed(source: ObjectStore, entry: BackupObject) -> AsyncIterator[Buffer]:
-    """An object that the manifest lists, part by part.
+    """Yield the parts of an object that the manifest lists.
 
     Raises:
-        CorruptDataError: it is missing, or, after the last part, not what the manifest says.
+        CorruptDataError: the object is missing, or (after the last part) differs from the manifest.
     """
     crc = 0
     try:
@@ -92,7 +92,7 @@ async def read_listed(source: ObjectStore, entry: BackupObject) -> AsyncIterator
             yield part
     except NotFoundError as error:
         raise CorruptDataError(
-            "read backup", entry.key, "the manifest lists it, the backup does not hold it"
+            "read backup", entry.key, "the manifest lists this object, but it is missing"
         ) from error
     if crc != entry.crc32c:
         raise CorruptDataError(
@@ -101,7 +101,7 @@ async def read_listed(source: ObjectStore, entry: BackupObject) -> AsyncIterator
 
 
 async def measure(store: ObjectStore, key: str) -> BackupObject:
-    """What a manifest says of an object as it is stored."""
+    """Read a stored object, and return its entry for a manifest."""
     crc, size_bytes = 0, await store.size(key)
     async for part in _parts(store, key, size_bytes):
         crc = crc32c(part, crc)
@@ -109,10 +109,10 @@ async def measure(store: ObjectStore, key: str) -> BackupObject:
 
 
 async def check_listed(source: ObjectStore, entry: BackupObject) -> None:
-    """Compare an object with what the manifest says; nothing is kept.
+    """Compare an object with its entry in the manifest, without keeping its bytes.
 
     Raises:
-        CorruptDataError: as `read_listed`.
+        CorruptDataError: see `read_listed`.
     """
     async for _ in read_listed(source, entry):
         pass
@@ -121,7 +121,7 @@ async def check_listed(source: ObjectStore, entry: BackupObject) -> None:
 async def _parts(source: ObjectStore, key: str, size_bytes: int) -> AsyncIterator[Buffer]:
     found_bytes = await source.size(key)
     if found_bytes != size_bytes:
-        raise CorruptDataError("copy", key, f"{found_bytes} bytes, {size_bytes} are due")
+        raise CorruptDataError("copy", key, f"it has {found_bytes} bytes instead of {size_bytes}")
     for start in range(0, size_bytes, COPY_BYTES):
         yield await source.get_range(key, start, min(start + COPY_BYTES, size_bytes))
 
@@ -129,14 +129,14 @@ async def _parts(source: ObjectStore, key: str, size_bytes: int) -> AsyncIterato
 async def read_state(
     source: ObjectStore, manifest: Manifest, database: Path, *, scratch: Path
 ) -> None:
-    """Make the database of a backup's state, which names what the manifest lists.
+    """Make the database of a backup's state, which names the objects of the manifest.
 
     Args:
-        scratch: a folder for files on their way.
+        scratch: a folder for temporary files.
 
     Raises:
-        CorruptDataError: it is damaged, or is another state.
-        InvalidRequestError: it is of a newer release.
+        CorruptDataError: the state is damaged, or is another one than the manifest describes.
+        InvalidRequestError: a newer release has written the state.
     """
     (entry,) = (entry for entry in manifest.contents if entry.key == manifest.snapshot)
     snapshot = scratch / "backup.sqlite"
@@ -154,7 +154,7 @@ async def read_state(
 
 
 def named_objects(queries: Queries) -> list[ObjectRow]:
-    """All objects that a state names, by key."""
+    """List all objects that a state names, by key."""
     rows: list[ObjectRow] = []
     after = ""
     while page := queries.objects(after, limit=_PAGE):
@@ -168,8 +168,8 @@ def _check_contents(queries: Queries, manifest: Manifest) -> None:
         raise CorruptDataError(
             "read backup",
             manifest.snapshot,
-            f"cluster {queries.cluster_id()} at position {queries.position()}, the manifest"
-            f" says {manifest.cluster_id} at {manifest.position}",
+            f"it is of cluster {queries.cluster_id()} at position {queries.position()}, the"
+            f" manifest says {manifest.cluster_id} at {manifest.position}",
         )
     listed = {
         entry.key: entry.bytes for entry in manifest.contents if entry.key != manifest.snapshot
@@ -183,14 +183,14 @@ def _check_contents(queries: Queries, manifest: Manifest) -> None:
 async def verify_backup(
     source: ObjectStore, *, scratch: Path, progress: Progress | None = None
 ) -> VerifyReport:
-    """Read all of a backup, and nothing else. See `penstock.recovery.verify`.
+    """Read a whole backup, and nothing else. See `penstock.recovery.verify`.
 
     Args:
-        scratch: a folder for its state.
+        scratch: a folder for the backup's state.
 
     Raises:
-        NotFoundError: there is none, or a cut one.
-        InvalidRequestError: it is of a newer release.
+        NotFoundError: there is no backup, or one that was cut short.
+        InvalidRequestError: a newer release made the backup.
     """
     report = VerifyReport(not_replayed="a backup holds one state, and no journal")
     database = scratch / "state.sqlite"
@@ -210,7 +210,7 @@ async def verify_backup(
             report=report,
         )
     for entry in manifest.contents:
-        # What the walk of a run has found is said once.
+        # An object in which the walk of a run has found damage is reported only once.
         if any(entry.key in finding.subject for finding in report.findings):
             continue
         try:

@@ -1,14 +1,15 @@
-"""Verify: read everything a data directory holds and say what is not as it must be.
+"""Verifying reads everything in a data directory, and reports what is damaged or missing.
 
-First the state, as of one moment: SQLite's own integrity, the offsets of each partition without
-overlap from the log start to the high watermark, and without a gap but where compaction by key
-leaves them, the sums that it keeps. Then the bytes:
-every run's batches (CRC-32C, header, offsets, and the sum that the state keeps of them, which
-tells batches of another place), every WAL frame that the state names, as recovery
-would walk it, and every segment's header, index and footer. Last the store: no object missing,
-none that nothing names.
+First the state is checked, as of one moment: SQLite's own integrity; each partition's offsets,
+which have no overlap from the log start to the high watermark, and gaps only where compaction by
+key leaves them; and the sums that the state keeps. Then the bytes are read: every run's batches
+(CRC-32C, header, offsets, and the state's sum over the run, which reveals batches from another
+place), every WAL frame that the state names, walked as recovery would walk it, and every segment's
+header, index and footer. Last the store is listed: no object is missing, and none is unknown to the
+state.
 
-Reads only, and needs no lock: beside a live server, what moved meanwhile is looked up again.
+Verifying only reads, and needs no lock: runs that a live server moves meanwhile are looked up
+    again.
 """
 
 from collections import Counter
@@ -41,10 +42,10 @@ _SEGMENTS_PREFIX: Final = "segments/"
 
 
 Progress = Callable[[int, int], None]
-"""Called with (bytes read, bytes in all)."""
+"""A function that is called with the bytes read so far and the bytes in all."""
 
 FindWal = Callable[[int], Device | None]
-"""The directory that holds a WAL, by its key."""
+"""A function that returns the directory of a WAL, by the WAL's key."""
 
 
 async def verify(
@@ -61,14 +62,15 @@ async def verify(
     """Read everything.
 
     Args:
-        queries: of the data directory's metadata, or of a replica of a cluster.
-        wal, device: the data directory, whose WAL files are walked; None for a cluster, whose
-            WALs are its agents': runs there are counted, not read.
+        queries: queries of the data directory's state, or of a cluster's replica.
+        wal, device: the data directory, whose WAL files are walked; None for a cluster, where only
+            agents have WALs: runs in them are counted, not read.
         find_wal: gives the directories of the host's other workers, by their WALs' keys.
-        progress: told now and then how far it is.
-        report: what is found is added to it; None: to a new one.
-        archived_ms: journal time of the state, where that is the archive's end and the journal may
-            have gone on: objects that were stored since are counted. None: all is known.
+        progress: called at intervals with the progress.
+        report: gets the findings; None: a new report.
+        archived_ms: the state's journal time, if the state is that of the archive's end and the
+            journal may have gone on: younger objects are counted, and not taken for orphans. None:
+            the state is that of the journal's head.
     """
     verifier = _Verifier(queries, store, wal, device, find_wal, progress or _silent)
     verifier.report = report or verifier.report
@@ -84,7 +86,7 @@ def _silent(read_bytes: int, total_bytes: int) -> None:
 
 
 _NAMED_AFTER_MS: Final = 60_000
-"""So long after it was stored an entry may name an object, the store's clock included."""
+"""An entry may name an object up to this long after it was stored, by the store's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +98,11 @@ class _Stretch:
     start: int
     end: int
     clean_end: int
-    """Compacted by key below: there may be gaps, and batches with less records than offsets."""
+    """Offsets below this are compacted by key: runs may have gaps, and batches fewer records than
+    offsets."""
     epoch_starts: tuple[EpochStart, ...]
     seed: int
-    """What the sums of its runs start from (`penstock.records.sums`)."""
+    """The start value of the sums of the partition's runs (`penstock.records.sums`)."""
 
 
 class _Verifier:
@@ -135,17 +138,18 @@ class _Verifier:
                 verify_tail(self.report, self._device, self._queries.position)
             await self._check_objects()
         except PenstockError as error:
-            # Only the database's own pages end it: without them nobody knows what there must be.
+            # Damaged pages of the database end the check, since only the database says what to
+            # check.
             self.report.add(FindingKind.DATABASE, error.subject, error.detail)
         except NOT_OURS as error:
-            # Rows that this program has not written, in a directory without a journal beside it.
+            # The rows are not this program's, and the directory has no journal.
             self.report.add(
                 FindingKind.DATABASE, str(self._queries.path), f"{type(error).__name__}: {error}"
             )
         return self.report
 
     def close(self) -> None:
-        """Close what was opened here."""
+        """Close the connections that this object has opened."""
         for reader in self._opened:
             reader.close()
 
@@ -162,7 +166,7 @@ class _Verifier:
             clean = queries.clean_rows(list(heads))
             epochs = queries.epoch_starts()
             self._total_bytes = sum(sizes.values())
-            # Rows of deleted topics that no entry has cleared yet count in their objects.
+            # Rows of deleted topics count in their objects until an entry clears them.
             live_runs = Counter(queries.leftover_runs() if queries.has_leftovers() else {})
             stretches = []
             for topic_key, topic_id, name, partitions, _ in queries.topic_rows():
@@ -201,18 +205,18 @@ class _Verifier:
         return stretches
 
     def _check_offsets(self, stretch: _Stretch, size: int, live_runs: Counter[str]) -> None:
-        """One partition's runs: each begins where the one before ends, or later where the log is
-        clean; their bytes add up."""
+        """Check one partition's runs: each begins where the run before ends, or later in compacted
+        offsets, and their bytes add up to the partition's size."""
         report, name = self.report, stretch.name
         expected, length, is_first = stretch.start, 0, True
-        # By the offset at which a loss that was accepted begins, where it ends.
+        # Ends of losses that were accepted, by the offsets at which they begin.
         lost = dict(self._queries.lost_ranges_of(stretch.key))
         report.lost_offsets += sum(
             max(0, end - max(start, stretch.start)) for start, end in lost.items()
         )
         for run in self._runs(stretch):
             if run.end_offset <= stretch.start:
-                # Below the log start: a leftover that a later entry clears.
+                # The run lies below the log start; a later entry clears its row.
                 length += run.length
                 if run.object_key:
                     live_runs[run.object_key] += 1
@@ -259,7 +263,8 @@ class _Verifier:
         while page:
             yield from page
             last = page[-1].base_offset
-            # From the last one's base, not its end: a run inside of it must not be passed over.
+            # The next page begins at the last run's base, not at its end, so that a run inside it
+            # is found.
             again = self._queries.runs_from(stretch.key, last, limit=_PAGE)
             page = [run for run in again if run.base_offset > last]
 
@@ -272,12 +277,12 @@ class _Verifier:
     # -- the bytes -------------------------------------------------------------------------------
 
     async def _check_bytes(self, stretch: _Stretch) -> None:
-        """Every batch of the offsets that there were; runs may move, and be trimmed, meanwhile."""
+        """Check every batch of a stretch; runs may be moved or trimmed meanwhile."""
         expected, attempts = stretch.start, 0
         while expected < stretch.end:
             runs = self._queries.runs_from(stretch.key, expected, limit=_PAGE)
             if not runs or runs[0].base_offset >= stretch.end:
-                return  # trimmed or deleted meanwhile; a gap has been told
+                return  # trimmed or deleted meanwhile; a gap has been reported
             for run in runs:
                 if run.base_offset >= stretch.end:
                     return
@@ -290,11 +295,11 @@ class _Verifier:
     async def _check_run(
         self, stretch: _Stretch, run: StoredRun, start: int, attempts: int
     ) -> bool:
-        """Returns false if the run has moved and must be looked up again.
+        """Check a run; return False if it has moved and must be looked up again.
 
         Args:
-            start: offsets below have been checked: a run that was joined of several may begin
-                there.
+            start: offsets below this have been checked. A run that was joined from several may
+                begin below it.
         """
         if run.generation and self._device is None:
             self.report.unread_runs += 1
@@ -313,7 +318,7 @@ class _Verifier:
             return True
         walk = _walk(stretch, run, stretch.clean_end, start, data)
         if walk.fault is not None:
-            # Beside a live server it may have been cleaned since.
+            # A live server may have compacted the partition since.
             clean = self._queries.clean_rows([stretch.key]).get(stretch.key)
             if clean is not None and clean.clean_end > stretch.clean_end:
                 walk = _walk(stretch, run, clean.clean_end, start, data)
@@ -327,7 +332,7 @@ class _Verifier:
         return True
 
     async def _read(self, run: StoredRun) -> memoryview:
-        """The run's bytes as they are stored."""
+        """Read the run's stored bytes."""
         if run.generation:
             wal = self._wal_of(run.wal_key)
             return memoryview(wal.read(run.file_generation, run.position, run.length))
@@ -361,11 +366,11 @@ class _Verifier:
         for _ in range(_ATTEMPTS):
             named_end = self._named_end(wal_key, place)
             if not named_end:
-                return  # all of it has moved meanwhile
+                return  # all runs of the file have moved meanwhile
             try:
                 device = self._device_of(wal_key)
                 if device is None:
-                    return  # its runs, which are missing, have been told
+                    return  # its missing runs have been reported
                 report = check_named(device, {generation: named_end}, find_files(device))
             except CorruptDataError as error:
                 self.report.add(FindingKind.DAMAGED, error.subject, error.detail)
@@ -373,10 +378,10 @@ class _Verifier:
             except FileNotFoundError:
                 continue  # removed between the listing and the look
             if not self._named_end(wal_key, place):
-                continue  # it was perhaps recycled while it was read
+                continue  # the file may have been recycled while it was read
             for stretch in report.damaged:
                 if report.lost:
-                    detail = "no file has it, the journal names it"
+                    detail = "the journal names it, but no file has it"
                     self.report.add(FindingKind.MISSING, subject, detail)
                 else:
                     name = f"{stretch.name} at byte {stretch.start}"
@@ -404,13 +409,17 @@ class _Verifier:
                 self.report.objects += 1
                 await self._check_object(row)
         for key in sorted(unnamed):
-            # An upload under way is named a moment later; what was just deleted is not there.
+            # The journal may name an upload a moment later, and an object may be deleted meanwhile.
             if self._queries.object_known(key) or not await self._exists(key):
                 continue
             if self.archived_ms is not None and unnamed[key] >= self.archived_ms - _NAMED_AFTER_MS:
                 self.report.younger_objects += 1
             else:
-                self.report.add(FindingKind.ORPHAN, key, "nothing names it; it is deleted in time")
+                self.report.add(
+                    FindingKind.ORPHAN,
+                    key,
+                    "the state doesn't name it; the server deletes it in time",
+                )
 
     async def _check_object(self, row: ObjectRow) -> None:
         key, size_bytes = row.key, row.size_bytes
@@ -418,12 +427,14 @@ class _Verifier:
             found_bytes = await self._store.size(key)
             if found_bytes != size_bytes:
                 raise CorruptDataError(
-                    "verify", key, f"{found_bytes} bytes, the journal says {size_bytes}"
+                    "verify", key, f"it has {found_bytes} bytes, the journal says {size_bytes}"
                 )
             await self._read_index(row)
         except NotFoundError:
             if self._is_live(key):
-                self.report.add(FindingKind.MISSING, key, "runs name it, it is not in the store")
+                self.report.add(
+                    FindingKind.MISSING, key, "runs name it, but the store doesn't have it"
+                )
         except CorruptDataError as error:
             self.report.add(FindingKind.DAMAGED, error.subject, error.detail)
 
@@ -435,7 +446,7 @@ class _Verifier:
                 start, end = asked.send(await self._store.get_range(row.key, start, end))
 
     def _is_live(self, key: str) -> bool:
-        """Whether runs name an object now: beside a live server it may have been deleted."""
+        """Whether runs name an object now; a live server may have deleted the object since."""
         return any(row.key == key and row.live_runs for row in self._object_rows())
 
     async def _exists(self, key: str) -> bool:
@@ -449,7 +460,7 @@ class _Verifier:
 def _walk(
     stretch: _Stretch, run: StoredRun, clean_end: int, start: int, data: memoryview
 ) -> RunWalk:
-    """Walk a run, and count what lies past `start`."""
+    """Walk a run, and count the batches past `start`."""
     due = DueRun(run, clean_end, stretch.epoch_starts, stretch.seed, stretch.name)
     walk = RunWalk(due, counted_from=start)
     walk.add(data)

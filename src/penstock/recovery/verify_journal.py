@@ -1,5 +1,7 @@
-"""Verify, the part about the journal: its files, the snapshots that it leads on from, and whether
-the state is what both give. Reads only; a server may be running."""
+"""Verifying the journal checks its files, its snapshots, and that both give the state.
+
+This only reads; a server may be running.
+"""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -30,9 +32,10 @@ def verify_journal(report: VerifyReport, database: Path, device: Device) -> bool
     """Check journal files, snapshots and the database as a whole; add what is found.
 
     Returns:
-        Whether the state in the database may be taken for the one that was acknowledged.
+        Whether the database may have the acknowledged state.
+
     Raises:
-        InvalidRequestError: a file is of a newer release.
+        InvalidRequestError: a newer release has written a file.
     """
     journal = JournalFiles.open(device)
     _check(report, "wal/cluster", lambda: _check_wal_name(device, journal))
@@ -54,11 +57,11 @@ def verify_journal(report: VerifyReport, database: Path, device: Device) -> bool
 
 
 def verify_tail(report: VerifyReport, device: Device, position: Callable[[], int]) -> None:
-    """Walk all entries that are kept, and the WAL's past them, as a start would. Those past the
+    """Walk all journal files, and the WAL's entries after them, as a start would. Entries past the
     database's position are counted.
 
     Args:
-        position: of the database, now.
+        position: returns the database's present position.
     """
     before = ""
     for _ in range(_ATTEMPTS):
@@ -73,7 +76,7 @@ def verify_tail(report: VerifyReport, device: Device, position: Callable[[], int
         except FileNotFoundError:
             continue
         except CorruptDataError as error:
-            # What a server writes, or uses again, meanwhile is whole by the next look.
+            # Files that a server writes or recycles meanwhile are whole at the next look.
             if str(error) != before or position() != at:
                 before = str(error)
                 continue
@@ -90,8 +93,8 @@ def verify_tail(report: VerifyReport, device: Device, position: Callable[[], int
 def _check_files(report: VerifyReport, journal: JournalFiles) -> None:
     newest = journal.newest_name
     for subject, detail in journal.damaged:
-        # What a power cut leaves of the last file is not damage; `verify_tail` says if an entry
-        # is missing.
+        # A last file that a power cut has torn is not damage; `verify_tail` reports missing
+        # entries.
         if subject.split(" ")[0] < newest:
             report.add(FindingKind.DAMAGED, subject, detail)
 

@@ -1,11 +1,11 @@
-"""What verifying has read and found."""
+"""A report says what verifying has read and found."""
 
 import enum
 from dataclasses import dataclass, field
 
 
 class FindingKind(enum.StrEnum):
-    """What is wrong."""
+    """The kind of a finding."""
 
     DAMAGED = "damaged"
     GAP = "gap"
@@ -17,7 +17,7 @@ class FindingKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is not as it must be. An orphan is not damage: it is deleted in time."""
+    """One thing that is wrong. An orphan is not damage: the server deletes it in time."""
 
     kind: FindingKind
     subject: str
@@ -31,7 +31,7 @@ class Finding:
 
 @dataclass(slots=True, kw_only=True)
 class VerifyReport:
-    """What was read and what was found."""
+    """Counts of what was read, and the findings."""
 
     topics: int = 0
     partitions: int = 0
@@ -41,27 +41,28 @@ class VerifyReport:
     bytes: int = 0
     objects: int = 0
     unread_runs: int = 0
-    """In WALs that can't be read from here: a cluster's agents keep them."""
+    """Runs in WALs that can't be read from here, since only a cluster's agents can."""
     unapplied_entries: int = 0
-    """Past the database's position: of a server that was killed, or that writes just now. What they
-    name was not read."""
+    """Entries past the database's position: the server was killed, or is writing now. Records that
+    only these entries name were not read."""
     unapplied_in_wal: int = 0
-    """Entries among those that only frames of the WAL hold."""
+    """The number of unapplied entries that only frames of the WAL hold."""
     lost_offsets: int = 0
-    """That `penstock repair --accept-loss` has given up: no findings any more."""
+    """Offsets that `penstock repair --accept-loss` has given up, which aren't findings."""
     replayed_entries: int = 0
-    """Of the archived journal, which gave the same state as the snapshot behind them."""
+    """Entries of the archived journal that were replayed and gave the snapshot's state."""
     not_replayed: str = ""
-    """Why a cluster's archived journal was not replayed."""
+    """The reason why a cluster's archived journal was not replayed; "": it was."""
     younger_objects: int = 0
-    """Stored after the archive's end, or right before it: only the journal says who names them."""
+    """Objects stored after the archive's end, or right before it. Only the journal's database says
+    whether the state names them."""
     findings: list[Finding] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        """No damage was found."""
+        """Whether no damage was found."""
         return not any(finding.is_damage for finding in self.findings)
 
     def add(self, kind: FindingKind, subject: str, detail: str) -> None:
-        """Take note of a finding."""
+        """Add a finding."""
         self.findings.append(Finding(kind=kind, subject=subject, detail=detail))

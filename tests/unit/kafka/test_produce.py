@@ -464,7 +464,7 @@ async def test_a_failure_that_nobody_is_left_to_hear_of_harms_nobody_else(
         assert (await reply(reader))[0] == 2
     assert appended.batches == [long, long]
     (line,) = caplog.messages
-    assert "which is gone, is not told: append with acks=0" in line
+    assert "is gone, and does not get this error: append with acks=0" in line
 
 
 def drained(broker: Broker) -> list[int]:

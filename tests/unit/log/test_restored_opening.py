@@ -292,7 +292,7 @@ def test_a_restore_of_the_restored_never_begins_with_nothing(tmp_path: Path) -> 
         await archiver.run_once()
         await kill(other)
         store.hidden = frozenset(keys(other, SNAPSHOTS_PREFIX))
-        with pytest.raises(NotFoundError, match="no archive that begins so early"):
+        with pytest.raises(NotFoundError, match="no archive from that moment or before"):
             await restore_again(cluster, other, tmp_path / "again")
         store.hidden = frozenset()
         again = await restore_again(cluster, other, tmp_path / "again2")

@@ -445,5 +445,5 @@ def test_verify_names_what_is_damaged_in_a_backup(tmp_path: Path, what: str) -> 
         path.write_bytes(intact)
     (tmp_path / "backup" / INCOMPLETE).touch()
     (tmp_path / "backup" / MANIFEST).unlink()
-    with pytest.raises(NotFoundError, match="it has no manifest"):
+    with pytest.raises(NotFoundError, match="has no manifest"):
         verified(tmp_path / "backup")

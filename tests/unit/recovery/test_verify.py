@@ -253,7 +253,7 @@ def test_a_missing_wal_file_is_named(data: Path) -> None:
     wal_file(data).unlink()
     report = report_of(data)
     assert kinds(report) == {FindingKind.MISSING}
-    assert f"WAL generation {generation}: no file has it" in text(report)
+    assert f"WAL generation {generation}: the journal names it, but no file has it" in text(report)
 
 
 def test_a_gap_an_overlap_and_a_wrong_end_are_named(data: Path) -> None:

@@ -30,7 +30,7 @@ Resource_contra = TypeVar("Resource_contra", contravariant=True)
 
 
 class NewConfigs(Protocol[Resource_contra]):
-    """What an API makes of a resource."""
+    """Makes a resource's new configs for one API."""
 
     def __call__(
         self, resource: Resource_contra, current: Mapping[str, str], *, of_topic: bool

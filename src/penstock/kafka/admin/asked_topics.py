@@ -25,11 +25,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Plan:
-    """What becomes of the topics that one request asks for."""
+    """The plan for the topics that one request names."""
 
     commands: list[CreateTopic] = field(default_factory=list)
     refused: dict[str, ErrorCode] = field(default_factory=dict)
-    """By name, the errors of those that are not there in the end."""
+    """Errors of the topics that are not there in the end, by name."""
     full: list[str | None] = field(default_factory=list)
     """Why there is no room for some of them."""
 

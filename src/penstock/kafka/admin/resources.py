@@ -37,7 +37,7 @@ class ResourceType(enum.IntEnum):
 
 
 class Source(enum.IntEnum):
-    """Where a value comes from."""
+    """The source of a config's value."""
 
     TOPIC = 1
     DYNAMIC_DEFAULT_BROKER = 3
@@ -46,7 +46,7 @@ class Source(enum.IntEnum):
 
 
 class Operation(enum.IntEnum):
-    """What an incremental alteration does to a value."""
+    """The kind of change that an incremental alteration makes."""
 
     SET = 0
     DELETE = 1
@@ -159,7 +159,7 @@ def _fixed_entries(broker: Broker) -> list[ConfigEntry]:
             "advertised.listeners",
             f"PLAINTEXT://{broker.advertised_host}:{broker.advertised_port}",
             ConfigType.LIST,
-            "Where clients are told to connect.",
+            "The address at which clients reach this broker.",
         ),
         (
             "auto.create.topics.enable",
@@ -236,7 +236,8 @@ def check_broker_name(name: str, node_id: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alteration:
-    """What to set and unset so that a resource's configs become what was asked for."""
+    """The configs to set and unset so that a resource's configs become what the client asked
+    for."""
 
     set: dict[str, str]
     unset: list[str]

@@ -1,9 +1,9 @@
-"""What it takes to create a topic or to add partitions: checks as Kafka makes them, and ids.
+"""A plan creates a topic or adds partitions: it has the checks that Kafka makes, and the ids.
 
-Penstock keeps one copy of its own bytes in a WAL and then in an object store, which sees to its
-durability, and shows clients one replica of each partition, on whichever broker is near to them.
-So a replication factor is taken and means nothing, as long as Kafka would take it with that many
-brokers (else INVALID_REPLICATION_FACTOR); brokers that are assigned by hand must exist. Pure.
+Penstock keeps its bytes once, in a WAL and then in an object store, which is responsible for their
+durability. Clients see one replica of each partition, on a broker near to them. So a replication
+factor is accepted without effect, as long as Kafka would accept it with that many brokers (else
+INVALID_REPLICATION_FACTOR); brokers that are assigned by hand must exist. Pure.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from penstock.model.topic_names import name_problem
 from penstock.ports.random import Random
 
 DEFAULT: Final = -1
-"""What a request says for "your default" of a partition count or a replication factor."""
+"""A request has this in place of a partition count or a replication factor to get the default."""
 REPLICATION_FACTOR: Final = 1
 
 _RESERVED: Final = (bytes(16), bytes(15) + b"\x01")
@@ -67,16 +67,16 @@ def partition_count(
     default: int,
     limit: int,
 ) -> int:
-    """How many partitions a new topic gets.
+    """Return the number of partitions of a new topic.
 
     Args:
-        asked: the request's number; -1 for the default, or when there are assignments.
-        replication_factor: the request's; -1 for the default.
-        assignments: partition index to broker ids; empty when the broker chooses.
-        node_ids: the brokers.
+        asked: the request's number; -1: the default, or there are assignments.
+        replication_factor: the request's factor; -1: the default.
+        assignments: broker ids by partition index; empty: the broker chooses.
+        node_ids: the ids of all brokers.
 
     Raises:
-        ItemError: what Kafka refuses.
+        ItemError: Kafka refuses the request, too.
     """
     if assignments:
         if asked != DEFAULT or replication_factor != DEFAULT:

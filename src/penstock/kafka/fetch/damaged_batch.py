@@ -1,10 +1,11 @@
-"""How aiokafka learns about damage: by a batch that is wrong on purpose.
+"""aiokafka learns about damage from a batch that has a wrong CRC on purpose.
 
-Of the errors that a fetch may answer for a partition, aiokafka (0.14) raises two alone, that a
-topic may not be read and that an offset is out of range; of any other, CORRUPT_MESSAGE too, it
-writes a line and tries again for ever. What it does raise is a batch whose CRC-32C differs. So it
-gets one: a header without records at the damaged offset, with a CRC that is not its own. A client
-that didn't compare it would find no records and stay where it is.
+Among the errors that a fetch may answer for a partition, aiokafka (0.14) raises only two: that a
+topic may not be read, and that an offset is out of range. After any other error, CORRUPT_MESSAGE
+too, it logs a line and tries again for ever. But it raises a batch whose CRC-32C differs. So it
+gets
+such a batch: a header without records at the damaged offset, with a CRC that is not the header's. A
+client that didn't compare the CRC would find no records and stay at its offset.
 """
 
 from typing import Final
@@ -14,7 +15,7 @@ from crc32c import crc32c
 from penstock.records.batch import CRC_FROM, HEADER, HEADER_BYTES, LENGTH_END, MAGIC
 
 VERSION_MAX: Final = 11
-"""Of Fetch, that aiokafka knows."""
+"""The highest version of Fetch that aiokafka knows."""
 _NAME: Final = "aiokafka"
 _NONE: Final = (-1, -1, -1, -1, -1)
 """Two timestamps, producer id and epoch, sequence."""

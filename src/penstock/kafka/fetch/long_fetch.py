@@ -1,9 +1,9 @@
-"""Fetches of more partitions than one turn of the loop has room for.
+"""A fetch of more partitions than one turn of the loop has room for is served in several turns.
 
-One is a coroutine that gives way to others between some partitions and the next. What is read of
-its request takes many times the request's bytes, so that one at a time is read and collected; while
-it waits, for its turn or for records, it holds its frame alone, or its session, and is read once
-more when it is woken. Partitions are each named once, as Kafka joins them.
+It is a coroutine that lets other work run after some partitions. Reading a request takes many times
+the request's bytes, so one such fetch is read and collected at a time. While a fetch waits, for its
+turn or for records, it holds only its frame or its session, and is read once more when it is woken.
+Each partition is named once, as Kafka joins repeated names.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class LongFetch(FetchWork):
 
     _deadline_s = 0.0
     _body: memoryview | None = None
-    """What a request is read of that no session keeps."""
+    """The body of a request that no session keeps, from which the request is read again."""
     _is_begun = False
     _is_read = False
 

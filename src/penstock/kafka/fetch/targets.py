@@ -62,8 +62,8 @@ class LastFetch:
 def find_targets(
     wanted_partitions: Sequence[FetchPartition], view: StateView, certainty: Certainty
 ) -> list[Target]:
-    """Where each wanted partition is; done once per version of the topics, since most fetches of
-    many partitions find nothing new in nearly all of them."""
+    """Find each wanted partition. This is done once per version of the topics, since most fetches
+    of many partitions find nothing new in nearly all of them."""
     targets = []
     known_epochs = (view.leader_epoch, NO_LEADER_EPOCH)
     named: str | bytes | None = None

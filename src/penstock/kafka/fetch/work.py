@@ -1,7 +1,7 @@
-"""What fetches have in common: finding their partitions, reading within the budgets, answering.
+"""All fetches find their partitions, read within the budgets, and answer in the same way.
 
-How a fetch waits is its own: by callbacks (`kafka.handlers.fetch`), or, where it is of many
-partitions, as a coroutine that gives way to others (`kafka.fetch.long_fetch`).
+They wait in different ways: by callbacks (`kafka.handlers.fetch`), or, for a fetch of many
+partitions, as a coroutine that takes turns of the loop (`kafka.fetch.long_fetch`).
 """
 
 import asyncio
@@ -41,8 +41,9 @@ LOADS_MAX: Final = 1000
 """How often one fetch may wait for loads before it answers with what it has."""
 PREFERRED_REPLICA_FROM: Final = 11
 _UNREADABLE: Final = ErrorCode.KAFKA_STORAGE_ERROR
-"""Of a fetch, Java's consumer retries this and few others; REQUEST_TIMED_OUT ends it with an
-IllegalStateException (FetchCollector.handleInitializeErrors)."""
+"""The error of a partition that can't be read now. Java's consumer retries a fetch after this error
+and few others; REQUEST_TIMED_OUT ends it with an IllegalStateException
+(FetchCollector.handleInitializeErrors)."""
 _DAMAGED: Final = ErrorCode.CORRUPT_MESSAGE
 """Java's consumer raises a KafkaException at poll, librdkafka and kafka-python an error of that
 name; what each client does with other codes is in docs/kafka-apis.md."""
@@ -161,7 +162,7 @@ class FetchWork:
                     self._certainty.doubted = True
                 continue
             offset, end = target.offset, head.next_offset
-            if offset == end:  # of most partitions that somebody waits for
+            if offset == end:  # true of most partitions for which a consumer waits
                 continue
             if offset > end and not self._certainty.final:
                 # Perhaps it is there and not known here yet: until then it's as the end.

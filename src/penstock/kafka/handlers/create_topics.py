@@ -65,7 +65,7 @@ async def handle(context: RequestContext, request: "CreateTopicsRequest") -> Ans
 
 
 _Shown = dict[tuple[tuple[str, str], ...], EncodedParts]
-"""What is answered of a topic's configs, by those that it has of its own: most have the same."""
+"""The encoded configs of topics, by the configs that a topic has of its own: most have the same."""
 
 
 async def _plan_all(

@@ -76,7 +76,8 @@ async def _plan(
     twice: AbstractSet[_Place],
     certainty: fresh.Certainty,
 ) -> tuple[dict[_Place, ErrorCode], dict[_Place, tuple[PartitionKey, int]]]:
-    """By topic name and partition: why nothing is deleted, or below which offset it is."""
+    """Return two mappings by topic name and partition: the errors, and the offsets to delete
+    below."""
     refused: dict[_Place, ErrorCode] = dict.fromkeys(twice, ErrorCode.INVALID_REQUEST)
     wanted: dict[_Place, tuple[PartitionKey, int]] = {}
     turns = context.broker.turns
@@ -116,7 +117,7 @@ def _check(
 def _log_starts(
     context: RequestContext, wanted: Mapping[_Place, tuple[PartitionKey, int]]
 ) -> dict[_Place, int]:
-    """Where the logs of the first of them begin now."""
+    """Return the present log starts of the partitions in the first mapping."""
     starts = {}
     for place, (key, _) in islice(wanted.items(), LINES_MAX):
         head = context.broker.view.head(key)

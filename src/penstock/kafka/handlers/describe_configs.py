@@ -36,9 +36,9 @@ RESOURCE_BYTES_MAX: Final = 40 << 10
 """All configs of a broker, or of a topic that has none of its own, with documentation."""
 RESULT_BYTES: Final = 300
 PART_BYTES: Final = 8
-"""What is held of a resource, and of each of its configs that others have as well."""
+"""Bytes of memory per resource, and per config of it that others have as well."""
 ALL: Final = frozenset[str]()
-"""Of the names of configs that are asked for."""
+"""Stands for all configs where a set of names is expected."""
 ENCODED_MAX: Final = 1_000
 """Values of configs that are kept while a request is answered."""
 
@@ -68,7 +68,7 @@ class _Description:
         self._cluster_configs: Mapping[str, str] = {}
         self._encoded: dict[tuple[str, str | None], bytes] = {}
         self.held_bytes = 0
-        """What the answer takes in memory, roughly."""
+        """Roughly the memory that the answer takes, in bytes."""
 
     async def bound(self) -> int:
         """The most bytes of the answer."""
@@ -118,7 +118,8 @@ class _Description:
         return build(self._types.DescribeConfigsResponse, results=tuple(results))
 
     async def _joined(self) -> dict[tuple[int, str], AbstractSet[str]]:
-        """By type and name, the configs that are asked for; none: all of them."""
+        """Return the names of the wanted configs by type and name of the resource; none: all
+        configs."""
         turns = self._context.broker.turns
         joined: dict[tuple[int, str], AbstractSet[str]] = {}
         async for resource in turns.each(self._request.resources):
@@ -163,7 +164,7 @@ class _Description:
         )
 
     def _part(self, config: TopicConfig, own: Mapping[str, str]) -> bytes:
-        """What is said of one config of a topic."""
+        """Encode one config of a topic."""
         cluster_configs = self._context.broker.view.cluster_configs
         if cluster_configs is not self._cluster_configs:  # the first look, or changed meanwhile
             self._cluster_configs = cluster_configs

@@ -1,9 +1,9 @@
 """DescribeLogDirs 1 to 4: bytes per partition, shown as one log directory.
 
 Sizes are those of the partitions' batches, wherever they lie (WAL or objects). In a cluster each
-broker tells of those that it is shown to lead (to clients without a zone), so that a tool that
-asks all of them counts each once. The volume's total
-and usable bytes are unknown (-1): most bytes are in an object store, which has no size.
+broker reports the partitions that it leads for clients without a zone, so that a tool that asks all
+brokers counts each partition once. The volume's total and usable bytes are unknown (-1): most bytes
+are in an object store, which has no size.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

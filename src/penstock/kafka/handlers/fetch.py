@@ -51,7 +51,7 @@ class _Fetch(FetchWork):
     _deadline_s = 0.0
     _confirming: asyncio.Task[None] | None = None
     _last: LastFetch | None = None
-    """What the connection remembers, if this request is it."""
+    """The connection's last fetch, if this request repeats it."""
     reply: LateReply | None = None
     """Set while an answer is waited for."""
 
@@ -119,7 +119,7 @@ class _Fetch(FetchWork):
             return self._encode()
         loop = asyncio.get_running_loop()
         self.reply = reply = LateReply(loop=loop)
-        # Of one that is cancelled; whoever is answered is out by then.
+        # A cancelled fetch must stop waiting; an answered one has stopped by then.
         reply.add_done_callback(self._stop_waiting)
         self._deadline_s = loop.time() + max(request.wait_ms_max, 0) / 1000
         if must_confirm:
@@ -198,7 +198,8 @@ class _Fetch(FetchWork):
         self._set_alarm(self._deadline_s, self._expire)
 
     def _make_share_key(self) -> Hashable:
-        """All on which the answer depends, beside what is stored and the budgets."""
+        """Return everything on which the answer depends, except for stored records and the
+        budgets."""
         request = self._request
         return (
             self._version,

@@ -1,10 +1,10 @@
 """FindCoordinator 0 to 6: which broker coordinates a group; many keys from version 4 on (KIP-699).
 
-A server that stands alone coordinates all groups; in a cluster it is the owner of the group's
-shard, and while there is none, clients are told to ask again. Transactional ids are refused with
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the one error that every client takes for final at once:
-at UNSUPPORTED_VERSION librdkafka asks again until its time is over. Share groups (key type 2,
-version 6) are not served.
+A server that stands alone coordinates all groups. In a cluster the owner of the group's shard
+coordinates it; while the shard has no owner, clients get an error after which they ask again.
+Transactional ids are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the one error that every
+client takes for final at once: after UNSUPPORTED_VERSION librdkafka asks again until its time is
+over. Share groups (key type 2, version 6) are not served.
 """
 
 from typing import TYPE_CHECKING, Final

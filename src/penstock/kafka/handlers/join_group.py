@@ -29,8 +29,8 @@ ID_REQUIRED_FROM: Final = 4
 NULLABLE_PROTOCOL_FROM: Final = 7
 SKIPS_ASSIGNMENT_FROM: Final = 9
 PROTOCOLS_MAX: Final = 100
-"""Of one member. Each of them is kept, and compared with those of all others at each rebalance;
-clients offer one or two."""
+"""The greatest number of protocols that a member may offer. Each is kept, and compared with those
+of all other members at each rebalance; clients offer one or two."""
 MEMBER_BYTES: Final = 8
 """Length of metadata, and tags."""
 MILLISECOND: Final = timedelta(milliseconds=1)

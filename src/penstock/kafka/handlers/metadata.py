@@ -1,7 +1,7 @@
 """Metadata 0 to 13: brokers, topics, partitions; creates topics that a client asks for.
 
-A partition's leader is any agent of the client's zone (`kafka.nodes`). What is known is told at
-once, also while the journal is away; that there is no such topic, only of the present.
+A partition's leader is any agent of the client's zone (`kafka.nodes`). Known topics are answered at
+once, even while the journal is away; that a topic does not exist, only after a confirmation.
 
 Decoded and encoded (`kafka.metadata_answers`) by struct: every client asks at its start and
 every few minutes, the answer for 5,000 partitions takes kio's writer 47 ms, and a server must
@@ -113,7 +113,7 @@ async def _until_room(
 
 
 async def _serve_in_turns(context: RequestContext, body: memoryview) -> _Outcome:
-    """As `serve`, of a long request, or where others have used up this turn of the loop."""
+    """Do the same as `serve` for a long request, or when other work has used up this turn."""
     turns = context.broker.turns
     await turns.wait()
     request = await turns.run(_decode(context.api_version, body))
@@ -218,8 +218,8 @@ def _answer(
         return _known(found)
     if name_problem(name) is not None:
         return TopicAnswer(ErrorCode.INVALID_TOPIC_EXCEPTION, name, NO_UUID, 0)
-    # While it can't be known: an error that clients retry for as long as they like, where "there
-    # is no such topic" is final to some.
+    # While the journal is away the error is one that clients retry for as long as they like.
+    # Some clients take "there is no such topic" for final.
     error = certainty.no(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
     return TopicAnswer(error, name, NO_UUID, 0)
 
@@ -247,7 +247,7 @@ def _decode(version: int, body: memoryview) -> Steps[_Request]:
             topics[_decode_topic(cursor, version)] = None
             if not number % STEP_ITEMS:
                 yield STEP_ITEMS
-        # Before null could be told from empty, empty meant all.
+        # Version 0 can't distinguish null from empty, so an empty list means all topics.
         if version == 0 and not topics:
             topics = None
     may_create = version < 4 or cursor.body[cursor.skip(1)] != 0
@@ -365,7 +365,7 @@ def _remember(key: tuple[int, int, tuple[int, ...]], encoded: bytes) -> None:
 
 
 def _items(answers: Sequence[TopicAnswer]) -> int:
-    """What encoding them costs, at most."""
+    """Return the greatest cost of encoding the answers, in items."""
     return len(answers) + sum(answer.partitions for answer in answers) // CHEAP
 
 

@@ -88,8 +88,8 @@ async def _plan(
     request: "_Request",
     certainty: fresh.Certainty,
 ) -> tuple[list[OffsetWrite], list[int | None]]:
-    """What to write, and an error per partition in the request's order; None: it is written, and
-    the journal says."""
+    """Return the writes, and an error per partition in the request's order; None: the partition is
+    written, and the journal gives its result."""
     unknown_topic = (
         ErrorCode.UNKNOWN_TOPIC_ID
         if context.api_version >= TOPIC_IDS_FROM

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 FLEXIBLE_FROM: Final = 6
 TOPIC_IDS_FROM: Final = 10
 GROUP_COST: Final = 4
-"""What a group costs, in items: it is looked up by SQL if it is not in memory."""
+"""The cost of a group, in items: SQL looks up a group that isn't in memory."""
 GROUP_BYTES: Final = 12
 TOPIC_BYTES: Final = 24
 PARTITION_BYTES: Final = 100
@@ -62,7 +62,7 @@ class _Topic(NamedTuple):
     topic_id: uuid.UUID | None
     numbers: Iterable[int]
     stored_id: bytes | None = None
-    """By which offsets are known; None: there are none."""
+    """The id under which the group's offsets are stored; None: there are no offsets."""
     error: int = ErrorCode.NONE
 
 
@@ -247,7 +247,7 @@ def _asked(context: RequestContext, name: str | uuid.UUID | None, numbers: Itera
     view = context.broker.view
     if isinstance(name, str):
         known = view.topic(name)
-        # By name, a topic that is not there is one that nobody has read.
+        # A name without a topic is answered like a topic without committed offsets.
         if known is None:
             return _topic(name, numbers)
     else:

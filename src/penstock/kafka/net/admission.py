@@ -1,4 +1,4 @@
-"""Which connections are accepted: limits in all and per address, and room made by idle ones."""
+"""Admission limits connections in all and per address, and closes idle ones to make room."""
 
 import heapq
 from collections import Counter, deque
@@ -33,8 +33,8 @@ AdmittedT = TypeVar("AdmittedT", bound=Admitted)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionLimits:
-    """How many connections there may be. `per_address_overrides`: by address, instead of
-    `per_address_max`."""
+    """The greatest numbers of connections. `per_address_overrides` replaces `per_address_max` for
+    some addresses."""
 
     connections_max: int
     per_address_max: int = UNLIMITED

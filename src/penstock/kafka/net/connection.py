@@ -39,11 +39,11 @@ logger = logging.getLogger(__name__)
 
 FETCH_KEY: Final = 1
 STARTED_BYTES_MAX: Final = 64 << 10
-"""Of requests that a connection starts in one turn of the loop, beside the last one of them. While
-an earlier request is answered, megabytes of others may come."""
+"""A connection starts requests of this many bytes in one turn of the loop, and one more. While an
+earlier request is answered, megabytes of other requests may come."""
 ITEMS_MAX: Final = 2_000
-"""Of Produces that a connection has under way (`ConnectionState.items`), beside the last one of
-them: some four long ones. What is read of a request may take thirteen times its bytes."""
+"""A connection has Produces of this many items under way (`ConnectionState.items`), and one more:
+that is four long Produces. Reading a request may take thirteen times its bytes."""
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
@@ -80,7 +80,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._reading_paused = False
         self._descriptor = -1
         self._started_bytes = 0
-        """Of requests, in this turn of the loop."""
+        """Bytes of requests that were started in this turn of the loop."""
         self._next_turn: asyncio.Handle | None = None
         """In which more are started."""
         self._active_s = 0.0
@@ -113,7 +113,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._instruments.count("connections_opened")
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        """Where the socket's bytes go."""
+        """Return the buffer into which the socket's bytes go."""
         buffer = self._framer.get_buffer()
         host = self._host
         if host.data.is_full or host.groups.is_full:
@@ -182,7 +182,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return self._writer.takes_files
 
     def reply_room_bytes(self) -> int:
-        """What the limits of connection and server leave for a reply."""
+        """Return the bytes that the limits of connection and server leave for a reply."""
         held = self._held
         own = self._limit_bytes - held.request_bytes - held.unsent_bytes
         return max(0, min(own, self._host.data.room_bytes))
@@ -204,7 +204,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def end_when_answered(self, error: PenstockError) -> None:
         """See `ReplySink`. A handler's, while its exchange is in flight."""
         if self._closing:
-            logger.warning("%s, which is gone, is not told: %s", self.peer, error)
+            logger.warning("%s is gone, and does not get this error: %s", self.peer, error)
         elif self._fault is None:
             self._fault = error
             self._fault_api = self._in_flight[0].api.name
@@ -467,7 +467,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._pump()
 
     def _sending_failed(self, error: BaseException) -> None:
-        # A peer that went away is no news; a file that can't be read is.
+        # A peer that went away needs no log line; a file that can't be read does.
         if not isinstance(error, (ConnectionError, TimeoutError)):
             is_bug = not isinstance(error, (PenstockError, OSError))
             logger.error("closed %s: %s", self.peer, error, exc_info=error if is_bug else None)
@@ -562,8 +562,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         host.ends.remove(self._descriptor, self)
         self._instruments.count("connections_closed")
         for exchange in self._in_flight:
-            # What the log has of a Produce may be stored already, and is held until it is known.
-            # Whatever else is under way serves nobody now.
+            # Records of a Produce that the log has may be stored already; the request is held until
+            # the outcome is known. Other requests under way have no client any more.
             if not exchange.api.overlaps:
                 exchange.drop()
         self._state.leave()

@@ -46,7 +46,8 @@ class Exchange:
         self.api = api
         self.context = context
         self.body = body
-        """What follows the header. None: ApiVersions in a version that is not served (KIP-511)."""
+        """The bytes after the header. None: ApiVersions in a version that is not served
+        (KIP-511)."""
         self.frame_bytes = frame_bytes
         self.started_s = started_s
         self.pending: asyncio.Future[Reply] | asyncio.Future[AnyReply] | None = None

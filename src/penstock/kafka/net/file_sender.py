@@ -1,10 +1,10 @@
-"""Replies that hold regions of files: sent straight from the page cache, beside the transport.
+"""Replies with regions of files are sent from the page cache to the socket, past the transport.
 
-`sendfile` and `send` go to the transport's own descriptor, only while its write buffer is empty,
-so that bytes stay in order. When the socket takes no more, a page of the region is given to the
-transport: it waits for the socket as it does for any reply, and tells its protocol when the page
-has left, which goes on here. That way there is one who waits, and pausing, stalled peers and
-closing are what they are for other replies.
+`sendfile` and `send` write to the transport's own descriptor, and only while the transport's write
+buffer is empty, so that bytes stay in order. When the socket takes no more, a page of the region is
+given to the transport. The transport waits for the socket, as for any reply, and calls its protocol
+when the page has left; then `sendfile` goes on. So only the transport waits for the socket, and
+pausing, stalled peers and closing work as for other replies.
 """
 
 import asyncio

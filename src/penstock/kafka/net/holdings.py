@@ -1,7 +1,7 @@
-"""What one connection holds in the server's lanes: its requests, its unsent replies, its tickets.
+"""A connection holds requests, unsent replies and tickets in the server's lanes.
 
-Each connection may hold FREE_BYTES of requests that count nowhere, so that a small request is read
-and answered however full the lanes are. What is more counts, in the lanes of its kind.
+Each connection may hold FREE_BYTES of requests that don't count, so that a small request is read
+and answered however full the lanes are. More bytes count in the lanes of their kind.
 """
 
 from collections import deque
@@ -32,7 +32,7 @@ class TakesRoom(Protocol):
 
 
 class CountsWaits(Protocol):
-    """Where waits are counted."""
+    """Counts waits."""
 
     def count(self, event: str, amount: int = 1) -> None:
         """One of "waited:<Lane>"."""
@@ -197,7 +197,7 @@ class Holdings:
         return ticket.is_granted
 
     def receive_max(self) -> int:
-        """How many bytes may be read at once while the lanes of a kind are full."""
+        """Return how many bytes may be read at once while the lanes of a kind are full."""
         receiving = self._receiving
         if receiving is not None and receiving.is_granted:
             return UNLIMITED
@@ -280,8 +280,9 @@ class Holdings:
         self.sending, self.answer = self.answer, None
 
     def answer_left(self, byte_count: int = 0) -> None:
-        """So many bytes are left of the answer that is made, beside what is unsent. At 0 nothing
-        is reserved any more, and once nothing is unsent, another owner may go above the limit."""
+        """Keep this many reserved bytes for the rest of the answer that is being made; unsent bytes
+        count separately. At 0 the reservation ends, and once nothing is unsent another owner may go
+        above the limit."""
         self._produced_left()
         ticket = self.sending
         if ticket is None:

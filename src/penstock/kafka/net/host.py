@@ -1,4 +1,4 @@
-"""What the connections of one server share: broker, limits, and the log lines of who must go."""
+"""All connections of a server share this: broker, limits, and log lines about closed peers."""
 
 import asyncio
 import logging
@@ -59,11 +59,11 @@ class ConnectionHost:
     staging: memoryview = field(default_factory=lambda: memoryview(bytearray(STAGING_BYTES)))
     advances: Advances = field(default_factory=Advances)
     ends: PeerEnds = field(default_factory=PeerEnds)
-    """Of connections that are not read from."""
+    """Notices the end of connections that are not being read."""
     next_connection_id: int = 1
     draining: bool = False
     emptied: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the last connection has gone; cleared by whoever is about to wait."""
+    """Set when the last connection has gone. A caller clears it before it waits."""
 
     @property
     def connections(self) -> Collection[HostedConnection]:

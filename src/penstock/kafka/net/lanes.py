@@ -1,8 +1,8 @@
-"""Who may take memory for requests and answers, and in which order: lanes before one limit. Pure.
+"""Lanes decide which requests and answers take memory, and in which order, below one limit. Pure.
 
-Two kinds of bytes count against the limit. Those that are *there* (received, or unsent) are taken
-without asking. Those that would come of work that has not begun are *reserved*: the work starts
-when its ticket is granted. A ticket is granted at once where nothing of its lane waits and its
+Two kinds of bytes count against the limit. Bytes that are *there* (received, or unsent) are taken
+without asking. Bytes of work that has not begun are *reserved*: the work starts when its ticket is
+granted. A ticket is granted at once where nothing of its lane waits and its
 bytes fit; otherwise it waits in its lane, first come, first served.
 
 One owner at a time goes above the limit, until less than the limit is used. So a request or an
@@ -24,7 +24,7 @@ from typing import Final
 
 
 class Lane(enum.StrEnum):
-    """What waits. A label of metrics."""
+    """The kind of work that waits, which is a label of metrics."""
 
     REQUEST = "request"
     ANSWER = "answer"

@@ -1,13 +1,14 @@
-"""How the bytes of one connection move: which peers stand still, are late, or are slow. Pure.
+"""The movement of a connection's bytes shows which peers stand still, are late, or are slow. Pure.
 
 A connection is looked at about once a second while a request is received in part or a reply is
-unsent. Three things are told apart:
+unsent. A look distinguishes three things:
 
 * *stalled*: nothing moved for `stall_s`, though the peer owed bytes or had bytes to take.
 * *late*: the peer has owed bytes of one request for longer than the request may take. One byte each
-  half second is no stall, and yet never ends.
-* *slow*: in the last look's span it moved fewer than SLOW_BYTES_PER_S. That alone is no fault; once
-  the server's lanes are full, the slowest make room for the others (`penstock.kafka.net.watch`).
+    half second is not a stall, but never ends.
+* *slow*: since the last look it moved fewer than SLOW_BYTES_PER_S. A slow peer is not at fault;
+  once the server's lanes are full, the slowest make room for the others
+  (`penstock.kafka.net.watch`).
 
 A sender owes bytes while nothing of its request waits in our socket: a connection that is not read
 from, since the lanes are full, is not blamed for it.
@@ -23,7 +24,7 @@ SLOW_BYTES_PER_S: Final = 64 << 10
 
 
 class Ending(enum.StrEnum):
-    """Why a connection is ended; the label of penstock_ended_connections_total."""
+    """The reason why a connection is ended; the label of penstock_ended_connections_total."""
 
     IDLE = "idle"
     ROOM = "room"
@@ -34,7 +35,7 @@ class Ending(enum.StrEnum):
 
 
 class Sample(NamedTuple):
-    """What one look at a connection finds; bytes, and seconds of the monotonic clock."""
+    """The state of a connection at one look: bytes, and seconds of the monotonic clock."""
 
     at_s: float
     request: int
@@ -43,7 +44,7 @@ class Sample(NamedTuple):
     """Bytes of it that came; 0: none is being received."""
     missing_bytes: int
     readable_bytes: int
-    """What waits in the socket."""
+    """Bytes that wait in the socket."""
     unsent_bytes: int
     left_bytes: int
     """Bytes of all replies so far that are no longer unsent."""
@@ -51,7 +52,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long is waited for a peer.
+    """The limits of waiting for a peer.
 
     A request may take `request_s`, and a second more for every SLOW_BYTES_PER_S that came of it.
     """
@@ -61,7 +62,7 @@ class Patience:
 
 
 class Movement:
-    """What the looks at one connection have shown so far.
+    """The results of the looks at one connection so far.
 
     Args:
         first: the look that the next one is compared with.

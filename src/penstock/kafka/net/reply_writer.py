@@ -85,7 +85,7 @@ class ReplyWriter:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something waits beside the transport."""
+        """Whether replies wait outside the transport."""
         return self._pieces.is_busy or (self._files is not None and self._files.busy)
 
     @property

@@ -1,8 +1,8 @@
-"""What clients ask for and this server does not serve: counted by kind, and one line per client id
-and API a minute.
+"""Requests that this server does not serve are counted by kind, and logged once a minute per client
+id and API.
 
-Such a client either gets its error at once and ends, or asks again for ever; either way the
-operator reads here what it wants.
+A client with such a request either gets its error at once and ends, or asks again for ever. In both
+cases the log line says what the client wants.
 """
 
 import enum
@@ -71,10 +71,10 @@ class Unserved(enum.StrEnum):
 
     API = "api"
     VERSION = "version"
-    """Of an API that is served in others."""
+    """A version that is not served of an API that is."""
     TRANSACTIONS = "transactions"
     COORDINATOR = "coordinator"
-    """Of something else than consumer groups and transactions."""
+    """The coordinator of something other than consumer groups and transactions."""
 
 
 class UnservedError(InvalidRequestError):

@@ -10,7 +10,7 @@ class Watched(Protocol):
     """A connection."""
 
     def sample(self, now_s: float) -> Sample | None:
-        """How its bytes stand; None: it receives and sends nothing now."""
+        """Return the state of the connection's bytes; None: it receives and sends nothing now."""
         ...
 
     def holds_of(self, lanes: Lanes) -> bool:

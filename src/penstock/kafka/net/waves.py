@@ -19,8 +19,8 @@ PRODUCE: Final = memoryview(b"\0\0")
 CONNECTIONS_MIN: Final = 8
 SPAN_S: Final = 0.05
 BYTES_MAX: Final = 256 << 10
-"""What has so many bytes is worth its sync without waiting. Also what waits at most, beside one
-request."""
+"""A request of this many bytes is worth a sync without waiting. The requests that wait have at most
+this many bytes, and one more request."""
 
 
 class TakesUp(Protocol):
@@ -44,10 +44,10 @@ class SharesTurns(Protocol):
 
 
 class ProduceWaves:
-    """What has come of each connection and waits for the wave to break.
+    """Keeps Produces of all connections until the wave breaks.
 
     Args:
-        wait_s: how long the first of a wave waits; 0: nothing ever does.
+        wait_s: how long the first request of a wave waits; 0: no request waits.
     """
 
     def __init__(self, wait_s: float, log: SharesTurns, clock: Clock) -> None:
@@ -111,7 +111,7 @@ class ProduceWaves:
             self._timer.cancel()
             self._timer = None
         kept, self._kept, self._kept_bytes = self._kept, {}, 0
-        # Whoever waited and met nobody needn't have.
+        # If only one connection waited, stop gathering.
         self._is_on = len(kept) > 1
         self._log.hold()
         try:

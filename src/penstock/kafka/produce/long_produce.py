@@ -23,12 +23,12 @@ CHECKED_AT_ONCE: Final = 100
 
 
 class LongProduce(ProduceWork):
-    """One of many partitions, which gives way to others between some of them and the next.
+    """A Produce of many partitions, which takes turns of the loop.
 
-    It has its place among its connection's requests from the start, and keeps it until the last of
-    its batches is handed to the log. It begins once those before it are handed over, so that one of
-    a connection waits for room. One of all connections at a time is read and checked: what is read
-    of a request takes many times the request's bytes.
+    It has its place among its connection's requests from the start, and keeps it until the log has
+    the last of its batches. It begins once the log has the batches of the requests before it, so
+    that one long Produce of a connection waits for room. One long Produce of all connections is
+    read and checked at a time, since reading a request takes many times the request's bytes.
     """
 
     __slots__ = (

@@ -1,6 +1,6 @@
-"""What Produce requests have in common: their batches are checked, handed to the log, and answered.
+"""All Produce requests check their batches, hand them to the log, and answer in the same way.
 
-How a request waits is its own: by callbacks (`kafka.handlers.produce`), or, where it has many
+They wait in different ways: by callbacks (`kafka.handlers.produce`), or, for a request of many
 partitions, as a coroutine that takes turns of the loop (`kafka.produce.long_produce`).
 """
 
@@ -95,7 +95,7 @@ class ProduceWork(ABC):
         self._checking = 0
         self._was_checked_late = False
         self._unchecked: list[RecordCheck] = []
-        """Those that were queued."""
+        """Checks that were queued and are not done."""
         self._unknown: list[tuple[TopicData, PartitionAnswer]] = []
         self._confirmation: asyncio.Task[None] | None = None
 
@@ -251,8 +251,8 @@ class ProduceWork(ABC):
     def _explain(
         self, answer: PartitionAnswer, message: str, record_errors: tuple[RecordError, ...] = ()
     ) -> None:
-        """Give an answer its texts, as far as they go: a request of 200,000 partitions that are
-        refused for the same reason is not told so 200,000 times."""
+        """Give an answer its texts, as far as there is room: a request of 200,000 partitions that
+        are refused for one reason does not get 200,000 texts."""
         taken = explanation_bytes(message, record_errors)
         if taken <= self._texts_left:
             self._texts_left -= taken

@@ -78,7 +78,7 @@ class Cursor:
         raise _malformed(f"a variable-length integer is longer than {VARINT_BYTES_MAX} bytes")
 
     def tag_count(self) -> int:
-        """How many tagged fields follow."""
+        """Read the number of tagged fields that follow."""
         count = self.uvarint()
         if count > TAGS_MAX:
             raise _malformed(f"{count} tagged fields in one place, {TAGS_MAX} allowed")
@@ -191,7 +191,7 @@ class _Fields:
             for name, field in self._made.items()
             if name not in read and field.default is dataclasses.MISSING
         }
-        """What the bytes may not have, and the class has no default for."""
+        """The fields that the bytes may lack, although the class has no default for them."""
         self._left_out = [field.name for field in own if field.name not in self._made]
 
     def made_item(self, field: "dataclasses.Field[Any]") -> type | None:
@@ -289,7 +289,7 @@ def _array_reader(item: Reader, *, flexible: bool, nullable: bool) -> Reader:
 
 
 def _array_count(cursor: Cursor, *, flexible: bool, nullable: bool) -> int | None:
-    """How many items follow; None for null."""
+    """Read the number of items that follow; None for null."""
     count = cursor.uvarint() - 1 if flexible else _INT32(cursor)
     if count < 0:
         if count == -1 and nullable:

@@ -1,10 +1,10 @@
-"""Writes kio's entities as bytes, so that the longest answer may give way to others in between.
+"""Writes kio's entities as bytes, in steps between which other work can run.
 
-kio's own writer goes through an entity in one call: seconds for the largest answers, in which an
-agent would be taken for dead. Here arrays are written some items at a time (`Steps`), and runs of
-fields of fixed size by one call of `struct`.
+kio's own writer goes through an entity in one call: that takes seconds for the largest answers, and
+other agents would take this one for dead. Here arrays are written some items at a time (`Steps`),
+and runs of fields of fixed size by one call of `struct`.
 
-Not for Produce, Fetch and Metadata, whose codecs are their own. Pure. The counterpart of `decode`,
+Produce, Fetch and Metadata have codecs of their own. Pure. The counterpart of `decode`,
 tested against kio's writer.
 Source: Kafka protocol guide, "Protocol Primitive Types"; KIP-482 (tagged fields); KIP-893
 (nullable structs).
@@ -98,7 +98,7 @@ def encode_in_steps(entity: Entity) -> Steps[bytearray]:
 
 
 def length_in_steps(entity: Entity) -> Steps[int]:
-    """How many bytes `encode_in_steps` gives, without keeping them."""
+    """Return the number of bytes that `encode_in_steps` gives, without keeping the bytes."""
     length = 0
     out = bytearray()
     for done in _write(out, entity):

@@ -14,8 +14,8 @@ OFFSET_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where one partition of a request lies in its body, in bytes: [start, end), and its fetch
-    offset in between."""
+    """The bytes [start, end) of one partition in a request's body, with its fetch offset in
+    between."""
 
     start: int
     offset: int
@@ -24,8 +24,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """How a request differs from the one that is known: its partitions are those from `first` on,
-    then those before; `offsets` are theirs, in its own order."""
+    """The difference of a request from the known one: its partitions are those from `first` on,
+    then those before; `offsets` are the partitions' fetch offsets, in the request's order."""
 
     first: int
     offsets: tuple[int, ...]
@@ -52,7 +52,8 @@ class KnownFetch:
         self._index: dict[bytes, int] = {}
 
     def repetition(self, body: memoryview) -> Repetition | None:
-        """How another request of the same version differs; None: in more than that."""
+        """Return how another request of the same version differs; None: it differs in more than
+        that."""
         if len(body) != len(self._body):
             return None
         layout = self._layout

@@ -1,9 +1,10 @@
 """Splits a stream of bytes into Kafka's frames: int32 size, then that many bytes. Sans-IO.
 Pure.
 
-Shaped for `asyncio.BufferedProtocol`: ask `get_buffer` where to receive to, then tell
-`buffer_updated` how much came. Every complete frame is a view over a bytearray of its own, so
-whoever keeps it keeps no other frame alive, and may write into it (base offsets are patched).
+Shaped for `asyncio.BufferedProtocol`: the caller asks `get_buffer` where to receive to, then calls
+`buffer_updated` with the number of bytes. Every complete frame is a view over a bytearray of its
+own, so the frame keeps no other frame alive, and its owner may write into it (base offsets are
+patched).
 
 * Bytes arrive in a staging buffer. Whole frames are copied out of it once.
 * A frame that is not whole yet moves to its own buffer at once, and the rest of it is received
@@ -22,11 +23,11 @@ from penstock.model.errors import InvalidRequestError
 
 STAGING_BYTES: Final = 64 << 10
 START_BYTES: Final = 4 << 10
-"""What a frame's buffer starts with, however little came of it. All of it is memory at once:
-`bytearray` writes its zeros."""
+"""The first size of a frame's buffer, however little of the frame came. All of it is memory at
+once, since `bytearray` writes its zeros."""
 ADVANCE_BYTES: Final = 1 << 20
-"""What it starts with in advance of its bytes. A producer's request is seldom larger, so it never
-grows: growing takes a request of 1 MB three times as long as receiving it."""
+"""The first size in advance of the frame's bytes. A producer's request is seldom larger, so its
+buffer never grows: with growing, a request of 1 MB takes three times as long to receive."""
 ADVANCES_MAX: Final = 16
 
 PREFIX_BYTES: Final = 4
@@ -44,7 +45,7 @@ class FrameTooLargeError(InvalidRequestError):
 
 
 class Advances:
-    """How many more frames may have memory in advance of their bytes."""
+    """Counts how many more frames may have memory in advance of their bytes."""
 
     __slots__ = ("left",)
 
@@ -110,7 +111,7 @@ class Framer:
         return int.from_bytes(self._frame[:KEY_BYTES], "big", signed=True)
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go; never empty."""
+        """Return the buffer for the next bytes, which is never empty."""
         frame = self._frame
         if frame is None:
             return self._staging[len(self._prefix) :]
@@ -142,8 +143,8 @@ class Framer:
         return self._split(staging, end)
 
     def close(self) -> None:
-        """Nothing more is received: the connection is gone. Gives up what came of a frame at once:
-        connections lie in reference cycles, and the collector is told to come by seldom."""
+        """Give up a frame that came in part, since the connection is gone. The memory must be freed
+        here: connections lie in reference cycles, and the garbage collector runs seldom."""
         self._frame = None
         self._end_advance()
         self._advances = Advances(0)

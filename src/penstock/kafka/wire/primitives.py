@@ -1,7 +1,7 @@
-"""Kafka's primitive types, for what is read and written without kio. Pure.
+"""Kafka's primitive types are read and written here for messages that don't use kio. Pure.
 
 Reading functions take (buffer, position) and return (value, position after it). Truncated or
-impossible bytes raise one of `MALFORMED`, which whoever calls a parser turns into `malformed`.
+impossible bytes raise one of `MALFORMED`, which the parser's caller turns into `malformed`.
 Source: Kafka docs, "Protocol Primitive Types"; KIP-482 for compact types and tagged fields.
 """
 
@@ -25,7 +25,7 @@ TAGS_MAX: Final = 100
 many as a request has room for would hold the event loop for seconds."""
 
 MALFORMED: Final = (IndexError, struct.error, UnicodeDecodeError, ValueError)
-"""What parsing truncated or impossible bytes raises."""
+"""The errors that parsing truncated or impossible bytes raises."""
 
 
 def malformed(api: str, version: int, error: Exception) -> MalformedRequestError:

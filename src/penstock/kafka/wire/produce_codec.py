@@ -32,9 +32,9 @@ ITEM_COST: Final = 5
 TEXTS_BYTES_MAX: Final = 16 << 10
 """Messages and record errors of one answer. Further partitions have their error codes alone."""
 ANSWER_BYTES: Final = 40
-"""Of a partition in an answer, without texts."""
+"""Bytes of a partition in an answer, without texts."""
 LONG_ANSWER_BYTES: Final = 150
-"""What is held of it while its records are appended."""
+"""Bytes of memory for a partition's answer while its records are appended."""
 FLEXIBLE_FROM: Final = 9
 TOPIC_IDS_FROM: Final = 13
 
@@ -43,8 +43,8 @@ _INDEX_LENGTH: Final = Struct(">ii")
 _ANSWER_V3: Final = Struct(">ihqq")
 _ANSWER: Final = Struct(">ihqqq")
 _END_OF_ONE: Final = b"\x01\0\0" + b"\0" + b"\0\0\0\0\0"
-"""Behind a lone answer of a flexible version: no refused batches, no message, tagged fields of
-the partition, those of the topic, no throttling, those of the response."""
+"""The fields after a lone answer of a flexible version: no refused batches, no message, tagged
+fields of the partition, those of the topic, no throttling, those of the response."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class ProduceRequest:
 
 @dataclass(slots=True)
 class PartitionAnswer:
-    """What a partition's records came to. Offsets and times are -1 where there is an error."""
+    """The answer for a partition's records. Offsets and times are -1 where there is an error."""
 
     partition: int
     error_code: int
@@ -94,7 +94,8 @@ def parse_produce(body: memoryview, version: int) -> ProduceRequest:
 
 
 def acks_of(body: memoryview, version: int) -> int:
-    """What `produce_steps` gives as `acks`, of a request of which so much is known to be right."""
+    """Return the `acks` that `produce_steps` gives, of a request whose beginning is known to be
+    right."""
     _, position = read_string(body, 0, flexible=version >= FLEXIBLE_FROM)
     return int(ACKS_TIMEOUT.unpack_from(body, position)[0])
 

@@ -27,19 +27,19 @@ from penstock.kafka.wire.produce_codec import (
 )
 
 HEAD_BYTES_MAX: Final = 512
-"""What a connection remembers costs no more."""
+"""A connection remembers heads of at most this many bytes."""
 _NO_TAGS: Final[bytes] = b"\0\0\0"
 _ONE: Final = uvarint(2)
 """Length of an array of one."""
 
 
 class KnownProduce:
-    """How a request that was parsed begins.
+    """The beginning of a request that was parsed.
 
     Args:
-        head: its body up to the partition's number.
-        version: of the API.
-        request: what it said.
+        head: the request's body up to the partition's number.
+        version: the version of the API.
+        request: the parsed request.
     """
 
     __slots__ = (
@@ -84,7 +84,7 @@ class KnownProduce:
 
 
 def known_produce(body: memoryview, version: int, request: ProduceRequest) -> KnownProduce | None:
-    """What to remember of a request that was parsed; None: it is of another shape."""
+    """Return what to remember of a parsed request; None: the request has another shape."""
     topics = request.topics
     if version < FLEXIBLE_FROM or len(topics) != 1 or len(topics[0].partitions) != 1:
         return None

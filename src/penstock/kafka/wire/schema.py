@@ -128,7 +128,7 @@ def taken_steps(api_name: str, version: int, body: Buffer) -> Steps[Entity]:
 
 
 async def decode_in_turns(turns: Turns, api_name: str, version: int, body: Buffer) -> Entity:
-    """Decode for a handler; a long request gives way to other work of the event loop."""
+    """Decode for a handler; other work of the event loop may run during a long request."""
     return await turns.run(taken_steps(api_name, version, body))
 
 
@@ -138,7 +138,7 @@ def encode_response(entity: Entity) -> bytes:
 
 
 async def encode_in_turns(turns: Turns, entity: Entity) -> bytearray:
-    """Encode as `encode_response` does; a long one gives way to other work of the event loop."""
+    """Encode as `encode_response` does; other work of the event loop may run during a long one."""
     return await turns.run(encode_in_steps(entity))
 
 

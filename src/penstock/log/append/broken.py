@@ -1,15 +1,14 @@
-"""What failed appends broke off: producers' sequences, connections' order. No I/O of its own.
-Pure.
+"""Failed appends break off producers' sequences and connections' order. No I/O of its own. Pure.
 
-What a producer had sent behind a failed batch must fail as well: a partition that does not know
-the producer takes any first sequence, so a later one would be stored, and the failed one's retry
-would be refused for ever. The failed batch is awaited until it comes again, or until the state says
-that it, or one behind it, was stored: its producer may have sent it to another agent.
+Batches that a producer had sent after a failed batch must fail as well. A partition that does not
+know the producer takes any first sequence, so a later batch would be stored, and the retry of the
+failed one would be refused for ever. The failed batch is awaited until it comes again, or until the
+state shows that it, or a later batch, was stored: its producer may have sent it to another agent.
 
 A producer without an id has no sequences, and its client keeps the order of a partition by sending
-again what failed: what the same connection had sent to the partition after a failed batch, and is
-not submitted yet when the failure becomes known, fails as well. What arrives later does not: its
-client may know of the failure and have given the batch up.
+failed batches again. So batches that the same connection had sent to the partition after a failed
+batch, and that aren't submitted yet when the failure becomes known, fail as well. Batches that
+arrive later do not fail: their client may know of the failure and have given the failed batch up.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,7 +21,7 @@ from penstock.state.rows import ActiveProducer
 from penstock.state.sequences import SEQUENCE_COUNT, SEQUENCE_MASK
 
 KnownProducer = Callable[[PartitionKey, int], ActiveProducer | None]
-"""What the state has of a producer (its id) in a partition; it may be late."""
+"""A function that returns the state's entry for a producer (its id) in a partition; it may lag."""
 
 BROKEN_MAX: Final = 10_000
 """Producers of partitions whose failed batch is remembered; the oldest are forgotten."""
@@ -52,9 +51,9 @@ class BrokenSequences:
     def __init__(self, known: KnownProducer) -> None:
         self._known = known
         self._awaited: dict[tuple[PartitionKey, int, int], _Awaited] = {}
-        """By partition, producer and epoch."""
+        """Awaited batches by partition, producer and epoch."""
         self._overtaking: dict[tuple[PartitionKey, int], _Overtaking] = {}
-        """By partition and connection, of batches without a producer id."""
+        """Failures by partition and connection, for batches without a producer id."""
         self._overtaking_until = 0
         """The greatest place of those."""
 
@@ -138,7 +137,7 @@ class BrokenSequences:
         try:
             known = self._known(key, producer_id)
         except PenstockError:
-            # Who stands behind it is told to try again, and so is this.
+            # Batches after this one get a retriable error, and so does this batch.
             return False
         if known is None or known.epoch < epoch:
             return False
@@ -146,7 +145,7 @@ class BrokenSequences:
 
 
 def follower_error() -> RetryableError:
-    """What a batch behind a failed one is answered with."""
+    """Make the error of a batch that follows a failed one."""
     return RetryableError(
         "append",
         "log",

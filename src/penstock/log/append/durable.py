@@ -1,4 +1,4 @@
-"""How a flush's bytes become durable: one object of the store, or one frame of the own WAL.
+"""A flush's bytes become durable as one object of the store, or as one frame of the own WAL.
 
 Both implement `penstock.log.append.flusher.ByteStore`.
 """
@@ -136,7 +136,7 @@ class ObjectBytes:
 
 
 class FrameWriter(Protocol):
-    """What is used of `penstock.wal.WalWriter`; one thread at a time."""
+    """The part of `penstock.wal.WalWriter` that this module uses; one thread at a time."""
 
     def place(self, length: int) -> WalPlace:
         """Find room for a frame."""
@@ -151,11 +151,12 @@ class WalBytes:
     """One WAL frame per flush, written and synced in the pool, one at a time.
 
     Args:
-        wal_key: what the journal calls this WAL since it was claimed.
-        open_files: is told which files hold frames whose order isn't known yet.
-        on_full: called when the WAL has no room, on the event loop: what can be freed should be.
-        on_unnamed: called with the generation of each frame that was written and nothing will
-            name, on the event loop.
+        wal_key: the journal's key of this WAL, given when the WAL was claimed.
+        open_files: learns which files hold frames whose order isn't known yet.
+        on_full: called on the event loop when the WAL has no room, so that its owner frees
+            files.
+        on_unnamed: called on the event loop with the generation of each frame that was written
+            and that no command will name.
     """
 
     flights_max = 1
@@ -225,7 +226,7 @@ class WalBytes:
 
 
 class WalFilesInUse(Protocol):
-    """What is used of `penstock.wal.WalWriter`; any thread."""
+    """The part of `penstock.wal.WalWriter` that this class uses; any thread."""
 
     @property
     def active_generation(self) -> int:
@@ -238,8 +239,8 @@ class WalFilesInUse(Protocol):
 
 
 class OpenFiles:
-    """Which files of the own WAL hold frames that may yet be named: the uploader's end of the
-    writer in a cluster, where a frame is ordered long after it was written.
+    """Knows which files of the own WAL hold frames that may yet be named. In a cluster a frame is
+    ordered long after it was written, so the uploader asks here before it releases files.
 
     `begin` and `end` on the event loop, the rest on any thread.
     """
@@ -263,8 +264,10 @@ class OpenFiles:
 
     @property
     def active_generation(self) -> int:
-        """Files of lower generations hold nothing but what the state names, or never will: whoever
-        reads the state after this may release those that it doesn't name."""
+        """Return the lowest generation that may get named. Files of lower generations hold only
+        runs that
+        the state names, and runs that it never will: a caller that reads the state after this may
+        release the files that the state doesn't name."""
         # In this order: what is written into the active file meanwhile lies in no lower one.
         active = self._wal.active_generation
         first = self._first

@@ -36,7 +36,7 @@ class Flight:
     stored: Stored | None = None
     error: PenstockError | None = None
     plan: FramePlan | None = None
-    """What was submitted."""
+    """The plan that was submitted."""
     stored_s: float = 0.0
     applied_s: float = 0.0
     refused: list[Waiting] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Flight:
     task: "asyncio.Task[None] | None" = None
     """Makes its bytes durable."""
     timer: asyncio.TimerHandle | None = None
-    """Of the next deadline of its requests."""
+    """The timer of the earliest deadline among the flight's requests."""
 
     @property
     def is_settled(self) -> bool:
@@ -56,12 +56,12 @@ class Flight:
         return [append for waiting in self.waiting for append in waiting.request.appends]
 
     def unanswered(self) -> Iterator[Waiting]:
-        """Requests that nobody has answered."""
+        """Yield requests that have no answer yet."""
         return (waiting for waiting in self.waiting if not waiting.is_answered)
 
     @property
     def deadline_s(self) -> float:
-        """When the first unanswered request has waited long enough."""
+        """Return when the first unanswered request has waited long enough."""
         return min((w.request.deadline_s for w in self.unanswered()), default=float("inf"))
 
     def stored_bytes(self) -> int:

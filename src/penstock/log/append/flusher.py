@@ -43,12 +43,13 @@ class ByteStore(Protocol):
     """Flushes that may be made durable at once."""
 
     async def store(self, appends: Sequence[PartitionAppend]) -> Stored | None:
-        """Return once the batches are durable; None: there was nothing to keep. Cancelled when
-        nobody waits any more: then the bytes are never named.
+        """Return once the batches are durable; None: there was nothing to keep. Cancelled when no
+        request
+        waits any more: then no command names the bytes.
 
         Raises:
             FatalStorageError: what is durable is unknown; the process must end.
-            PenstockError: they aren't durable, or nobody knows.
+            PenstockError: the batches aren't durable, or it isn't known.
         """
         ...
 
@@ -61,13 +62,14 @@ class Flusher:
     """Appends by flushes.
 
     Args:
-        flush_bytes: a flush begins as soon as so many bytes wait.
+        flush_bytes: a flush begins as soon as this many bytes wait.
         bytes_max: see `Gathering`.
-        store_wait_s: a flush that isn't durable so long after it began has failed. Requests are
-            answered at their own deadlines, whatever becomes of their flush.
-        unordered_max: flushes whose outcome is open; past it, requests wait.
+        store_wait_s: a flush that isn't durable this long after it began has failed. Requests
+            are answered at their own deadlines, whatever the outcome of their flush.
+        unordered_max: the greatest number of flushes with open outcomes; beyond it, requests
+            wait.
         deliver: called with each flush whose batches were given offsets, before it is answered.
-        over: called once with each flush, whatever became of it.
+        over: called once with each flush, whatever its outcome.
         on_fatal: ends the process.
     """
 
@@ -187,7 +189,8 @@ class Flusher:
         return True
 
     async def close(self) -> None:
-        """Refuse new work and give up what isn't durable yet. Answers what nobody has answered."""
+        """Refuse new work, give up batches that aren't durable yet, and answer all open
+        requests."""
         self._closed = True
         for timer in (self._timer, self._held_timer):
             if timer is not None:
@@ -198,7 +201,8 @@ class Flusher:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._fail_pending(list(self._pending), _closed_error())
         for flight in list(self._submitted):
-            # It may be applied yet; whoever asks again elsewhere is told so by its sequences.
+            # The flush may still be applied; a client that tries another agent learns it by its
+            # sequences.
             self._answer(flight, _unknown_error("the server is shutting down"))
 
     # -- beginning flushes ---------------------------------------------------------------------
@@ -266,7 +270,7 @@ class Flusher:
         except PenstockError as error:
             flight.error = RetryableError("append", "log", str(error))
         except Exception as error:  # noqa: BLE001 - handed to its producers
-            # A bug in making bytes durable: nothing is named, and nobody hangs.
+            # A bug in making bytes durable: no command names the bytes, and no request hangs.
             heard(Cause.FLUSH, error, logger, f"a flush of {flight.length} bytes failed")
             flight.error = RetryableError("append", "log", f"{type(error).__name__}: {error}")
         finally:

@@ -52,7 +52,7 @@ def too_large_error(length: int, *, frame_bytes_max: int) -> InvalidRequestError
 
 
 class FrameWriter(Protocol):
-    """What is used of `penstock.wal.WalWriter`."""
+    """The part of `penstock.wal.WalWriter` that this module uses."""
 
     @property
     def frame_bytes_max(self) -> int:
@@ -65,7 +65,7 @@ class FrameWriter(Protocol):
         ...
 
     def place(self, length: int, *, position: int = 0) -> WalPlace:
-        """Where the next frame's payload will begin."""
+        """Return the place at which the next frame's payload will begin."""
         ...
 
     def write(
@@ -89,11 +89,12 @@ class FrameCommitter:
         self._journal = journal
         self._clock = clock
         self._write_s = 0.0
-        """Of the last frame."""
+        """Seconds that writing the last frame took."""
         self._mean_write_s = 0.0
         self.hidden_position = 0
-        """Of the last entry with commands that the database had no space for when it was applied;
-        0: there was none. Whoever waited for them may find older state than they were told of."""
+        """The position of the last entry with commands for which the database had no space when the
+        entry was applied; 0: none. Callers that wait for such commands may find older state than
+        their answers had."""
 
     def is_quick(self, length: int) -> bool:
         """Whether a frame with so many bytes of batches can be written without waiting long."""
@@ -119,7 +120,7 @@ class FrameCommitter:
         else:
             applied, group.place = self._commit_commands(commands)
         group.applied = applied
-        # Whoever waits for commands reads the database next. Batches are found in memory.
+        # Callers that wait for commands read the database next. Batches are found in memory.
         is_read_next = not all(map(_names_batches_only, commands))
         if is_read_next and not self.commit_behind():
             self.hidden_position = applied.position

@@ -1,4 +1,4 @@
-"""What waits for the next flush, and how much of it makes one. Pure."""
+"""Gathering decides which requests wait for the next flush, and how many make one. Pure."""
 
 from collections import deque
 from collections.abc import Collection, Iterator
@@ -38,7 +38,7 @@ class Gathering:
         return self._bytes >= self._flush_bytes or self._batches >= FLUSH_BATCHES_MAX
 
     def add(self, waiting: Waiting) -> None:
-        """Behind all others."""
+        """Add a request after all others."""
         self._waiting.append(waiting)
         self._count(waiting, 1)
 

@@ -99,10 +99,11 @@ class CommitLane:
         """Appends in a row of one connection."""
         self._is_held = False
         self._is_delivering = False
-        """Whoever is answered may append again at once; its turn comes after all are answered."""
+        """A caller that gets its answer may append again at once; its turn comes after all
+        answers."""
         self._broken = BrokenSequences(known_producer)
         self._place = 0
-        """Of the request that was handed in last. The thread reads it."""
+        """The place of the request that was handed in last. The thread reads it."""
         self._arrived: list[_Item] = []
         self._arrived_bytes = 0
         self._begin_handle: asyncio.Handle | None = None

@@ -1,7 +1,7 @@
-"""What a flush's bytes became, and the command that names them. Pure.
+"""A flush's durable bytes, and the command that names them. Pure.
 
-Bytes are made durable before it is known which batches may be committed: what stands behind a
-failed batch by then is left out of the command, and its bytes are named by nothing.
+Bytes are made durable before it is known which batches may be committed. Batches that by then
+follow a failed batch are left out of the command, and no command names their bytes.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What was appended just now becomes the tail cache: most readers ask for it next."""
+"""Newly appended batches become the tail cache, since most readers ask for them next."""
 
 from collections.abc import Iterable
 from typing import Final

@@ -1,4 +1,4 @@
-"""What a log knows and does about damage in what it has stored."""
+"""A log cares for damage in what it has stored: it finds, remembers and repairs damage."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor

@@ -1,8 +1,8 @@
-"""Where copies of a damaged run may lie: memory, caches of peers, objects that nothing names any
-more but that are still kept, and a backup or second bucket that an operator names.
+"""Copies of a damaged run may lie in memory, in caches of peers, in objects that the state no
+longer names but that are still kept, and in a backup or second bucket that an operator names.
 
 Each source gives candidates; the caller proves whether one is the run (`log.damage.copies`). A
-source that is away gives none, and says so in the log. Nothing is written here.
+source that is away gives none, and logs a line. Nothing is written here.
 """
 
 import logging

@@ -61,7 +61,7 @@ class DamagedFrames:
         self._found: dict[int, Sequence[DamagedStretch]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._repaired: dict[int, asyncio.Event] = {}
-        """By WAL key: whether a repair was applied since the last look."""
+        """An event per WAL key, set once a repair was applied since the last look."""
 
     @property
     def count(self) -> int:

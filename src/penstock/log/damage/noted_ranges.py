@@ -59,8 +59,8 @@ class NotedRanges:
 
     @property
     def count(self) -> int:
-        """How many there are. Of a partition that was trimmed just now, some of the trimmed ones
-        count until the database was read, which this call begins."""
+        """Return the number of ranges. For a partition that was trimmed just now, some trimmed
+        ranges count until the database was read, which this call begins."""
         count = 0
         for key, total in list(self._totals.items()):
             log_start = self._log_start(key)

@@ -52,7 +52,7 @@ Ranges = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """What became of lost offsets. `filled`, `lost`: ranges [start, end)."""
+    """The outcome for lost offsets. `filled`, `lost`: ranges [start, end)."""
 
     partition_key: PartitionKey
     filled: list[tuple[int, int]]
@@ -148,7 +148,8 @@ class RebuiltRecords:
     async def _lost(
         self, key: PartitionKey, start: int, end: int
     ) -> tuple[RestoredRun, list[Kept], Ranges]:
-        """What is there as it is seen, what of it is kept, and which offsets are lost."""
+        """Return the run as the state has it, the batches of it that are kept, and the lost
+        offsets."""
         await self._let_queries_find()
         ranges = await self._checks.in_pool(lambda: self._queries().lost_ranges_of(key))
         if any(low <= start and end <= high for low, high in ranges):

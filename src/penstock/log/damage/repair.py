@@ -40,11 +40,11 @@ RUN_BYTES_MAX: Final = 1 << 30
 
 @dataclass(slots=True)
 class DamagedRun:
-    """What was found of one run.
+    """The result of looking at one run.
 
     `state`: "right" (again), "damaged", "restored" (from `copy`), "lost" (its loss is accepted
     now), or "unknown" with the reason in `note`. `lost`: offsets [start, end) that can't be served;
-    `kept_batches`: of the run, those that can.
+    `kept_batches`: the number of the run's batches that can.
     """
 
     partition_key: PartitionKey

@@ -46,7 +46,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What became of one run. `refusal` None: it is brought back."""
+    """The outcome for one run. `refusal` None: the run is restored."""
 
     run: StoredRun
     place: str

@@ -1,4 +1,4 @@
-"""What can be kept of a damaged run: the batches that are right, where they lie. Pure.
+"""Batches of a damaged run that are right can be kept where they lie. Pure.
 
 The headers of a run's batches lead from one to the next. Where they do so from the run's first to
 its last byte, with as many batches and offsets as the journal names, the headers' lengths and

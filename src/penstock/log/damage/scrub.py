@@ -122,7 +122,7 @@ class Scrubber:
         try:
             await self._examiner.examine(run)
         except DamagedError:
-            self.damaged_count += 1  # noted and told where it was found
+            self.damaged_count += 1  # noted and logged where it was found
             return
         except RetryableError:
             if await self._is_there(run):

@@ -107,7 +107,7 @@ def _stores_among(commands: Iterable[AnyCommand]) -> Iterator[StoreSegment]:
 
 
 def _sources_of(moved: MovedRun, run: StoredRun) -> list[_Source]:
-    """Those sources of a move that make up a run: a move may have made several."""
+    """Return the sources of a move that make up a run, since a move may have made several runs."""
     flat = moved.runs
     sources = [
         (flat[at], flat[at + 1], flat[at + 2], flat[at + 3])

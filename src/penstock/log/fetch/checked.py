@@ -1,8 +1,8 @@
-"""What of stored bytes has been checked, so that a second read needn't check it again.
+"""Ranges of stored bytes that were checked are remembered, so that reads needn't check them again.
 
-Ranges of whole batches by place: an object's key. They are forgotten when the bytes may be others
-(a block left the cache, a file was changed), and `again_s` after the first of a place was checked,
-since what lies on a disk may rot under what a page cache holds. Bounded; least recently used
+Ranges are of whole batches, by place: an object's key. They are forgotten when the bytes may have
+changed (a block left the cache, a file was changed), and `again_s` after the first of a place was
+checked, since bytes on a disk may rot while a page cache holds them. Bounded; least recently used
 places go first.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from typing import Final
 
 RANGES_MAX: Final = 100_000
-"""Of all places together, some 10 MB. Adjacent ranges are one, so a place mostly has one or two."""
+"""The ranges of all places together, some 10 MB. Adjacent ranges join, so a place has few."""
 
 
 class _Place:

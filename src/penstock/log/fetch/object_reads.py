@@ -24,7 +24,7 @@ _OBJECTS_MAX: Final = 10_000
 
 
 class ObjectReads:
-    """What readers of runs need of a store. Event loop only.
+    """Reads of a store, as readers of runs need them. Event loop only.
 
     Args:
         again_s: for how long the versions of an unsteady object are not compared.
@@ -85,7 +85,7 @@ class ObjectReads:
         self._seen.pop(key, None)
 
     def _compared(self, key: str, found: Versioned) -> Versioned:
-        """What the store gave, without its version where that says nothing."""
+        """Return the store's answer, without its version if that says nothing."""
         if self.is_unsteady(key):
             return Versioned(found.data, None)
         last, changes = self._seen.get(key, (found.version, 0))

@@ -40,7 +40,7 @@ Load = asyncio.Task[None]
 
 
 class Cursor(NamedTuple):
-    """Where a reader goes on: the first byte of a batch, and the offset at which it begins."""
+    """The place where a reader goes on: the first byte of a batch, and the batch's base offset."""
 
     object_key: str
     position: int
@@ -79,9 +79,9 @@ class ObjectRuns:
         self._under_way: dict[tuple[str, int], Load] = {}
         """Checks, by the place where they began."""
         self._cursors: OrderedDict[tuple[PartitionKey, int], Cursor] = OrderedDict()
-        """By partition and offset: of the batch that holds the offset or of an earlier one. Also
-        set where a look-up has to wait for a block, so that it goes on from there, whatever the
-        cache has dropped meanwhile."""
+        """Cursors by partition and offset, each at the batch that holds the offset or at an earlier
+        one. A look-up that waits for a block also leaves one, so that it goes on from there,
+        whatever the cache has dropped meanwhile."""
         self.check_count = 0
         """Checks that were begun."""
 

@@ -1,10 +1,10 @@
-"""Whether an object's own index names a run where the state does.
+"""An object's own index says whether a run lies where the state says.
 
-A run that is too long to be compared with its sum before any of it is served may be another's, and
-so may the batches before a fault in a run of any length: two objects that changed places, or an
-older object under the key. The index says so at once: it names topic id, partition and offsets of
-each run, and has a CRC. It proves the bytes of its own version of the object, and no others; an
-index that can't be read proves nothing.
+A run that is too long to be compared with its sum before some of it is served may be another run,
+and so may the batches before a fault in a run of any length: two objects may have changed places,
+or an older object may lie under the key. The index shows that at once: it names topic id, partition
+and offsets of each run, and has a CRC. It proves the bytes of its own version of the object, and no
+others; an index that can't be read proves nothing.
 """
 
 import enum
@@ -24,12 +24,12 @@ from penstock.system.heard import Cause, heard
 logger = logging.getLogger(__name__)
 
 _TAIL_BYTES: Final = 64 << 10
-"""What is read first: the footer, and mostly the whole index."""
+"""The bytes that are read first: the footer, and mostly the whole index."""
 _KNOWN_MAX: Final = 10_000
 
 
 class Proof(enum.Enum):
-    """What an object's index says of a run."""
+    """The evidence of an object's index about a run."""
 
     NAMED = "named"
     UNNAMED = "unnamed"

@@ -18,8 +18,8 @@ from penstock.state.rows import StoredRun
 
 
 class _Again(NamedTuple):
-    """What was read. `blocks`: all of `version`; None: perhaps of several. `failed`: what the store
-    raised in the place of the next one."""
+    """Blocks that were read. `blocks`: all of `version`; None: perhaps of several versions.
+    `failed`: the store's error in place of the next block."""
 
     found: Checked
     blocks: list[tuple[BlockKey, memoryview]]
@@ -143,7 +143,7 @@ class ReadAgain:
             raise self._checks.damaged(run, fault)
         is_broken = found.fault is not None or failed is not None
         if is_whole(run, begin, found) or (begin == run.position and is_broken):
-            # Of a broken run no sum can be told any more: the index named it.
+            # A broken run has no sum that could prove it; the index has named the run.
             self._checks.trust(run, again.version)
         if failed is not None:
             raise await self._load_failed(run, found.end_offset, failed) from failed
@@ -164,10 +164,10 @@ class ReadAgain:
     async def _read(
         self, run: StoredRun, begin: int, expected: int, until: int, *, is_one: bool = True
     ) -> _Again | None:
-        """What the store has; None: the object was replaced meanwhile.
+        """Read what the store has; None: the object was replaced meanwhile.
 
         Args:
-            is_one: whether all must be of one version. Else nothing is kept in memory.
+            is_one: whether all blocks must be of one version. Otherwise none is kept in memory.
 
         Raises:
             DamagedError: there is no such object.

@@ -90,7 +90,7 @@ class LogReader:
         self._behind = behind
         self._flush: asyncio.Task[None] | None = None
         self._away: dict[PartitionKey, PenstockError] = {}
-        """What the last load of a partition from another agent's WAL failed with, until its next
+        """The error of a partition's last load from another agent's WAL, until the partition's next
         read has raised it."""
         self._files = (
             FileRuns(store, stretch_bytes=limits.block_bytes, checks=checks)
@@ -312,7 +312,7 @@ class LogReader:
         except CorruptDataError:
             raise
         except PenstockError as error:
-            # It may lie in an object by now: then whoever asks again finds it there.
+            # The run may lie in an object by now: then a client that asks again finds it there.
             found = self._queries.runs_from(key, run.base_offset, limit=1)
             if found and found[0].generation == run.generation:
                 self._away[key] = error
@@ -321,8 +321,8 @@ class LogReader:
     async def _load_failed(
         self, run: StoredRun, offset: int, error: PenstockError
     ) -> PenstockError:
-        """What it means that bytes from `offset` on aren't where the state says: damage, if the
-        state says so still."""
+        """Return the error for bytes from `offset` on that aren't where the state says: damage, if
+        the state still says so."""
         if self._behind.is_behind:
             await self._start_flush()
         found = self._queries.runs_from(run.partition_key, offset, limit=1)

@@ -46,11 +46,12 @@ _PROBE_BYTES: Final = 128 << 10
 _COPIED_BYTES_MAX: Final = 16 << 10
 """Up to this a copy costs less than the calls that sending from the file needs."""
 _SKIPPED_MAX: Final = 10_000
-"""Batches before the wanted one that are walked at a time: some 5 ms, in which nobody is served."""
+"""Batches before the wanted one that are walked at a time: some 5 ms, in which no request is
+served."""
 _CURSORS_MAX: Final = 50_000
 _WARMED_MAX: Final = 1000
 _CHECKED_BYTES: Final = 512 << 10
-"""What is read at a time to be checked: it should stay in the processor's cache meanwhile."""
+"""The bytes that are read at a time to be checked, which should stay in the processor's cache."""
 _LOOKED_S: Final = 1.0
 """How long a file is taken to be what it was: looking costs a call of the system."""
 _LOOKS_MAX: Final = 1000
@@ -75,7 +76,7 @@ Part = memoryview | FileRegion
 
 @dataclass(slots=True)
 class PartsRead:
-    """What was read, as `TailRead`; some of the parts may be regions of files."""
+    """Parts that were read, as in `TailRead`; some of the parts may be regions of files."""
 
     parts: list[Part]
     length: int
@@ -83,9 +84,9 @@ class PartsRead:
 
 
 class _Walked(NamedTuple):
-    """Where the wanted batches lie, [start, end) in bytes, and what is not in memory.
+    """The bytes [start, end) of the wanted batches, and what is not in memory.
 
-    `start` is None where there is none; `cold` is the bounds of the batch at which the walk
+    `start` is None if there are none; `cold` is the bounds of the batch at which the walk
     stopped since it isn't in memory or isn't checked, of its header where that is all that is
     known, and empty where the walk was long enough. `expected`: the offset at which that batch
     begins. `ahead`: the walk stopped after batches that it found, at one that isn't checked.
@@ -117,8 +118,8 @@ class FileRuns:
         self._looks: OrderedDict[str, tuple[RegionFile, float, str]] = OrderedDict()
         """Per object its open file, until when it is taken to be the same, and its identity."""
         self._bad: dict[tuple[str, int], float] = {}
-        """By object and byte of a batch that isn't to be sent from the file, since it is damaged
-        or not proven to be the run's: until when that is believed."""
+        """Batches that aren't to be sent from the file, by object and byte, since they are damaged
+        or not proven to be the run's; each with the time until which that is believed."""
         self._stretch_bytes = stretch_bytes
         self._buffer = memoryview(bytearray(_CHUNK_BYTES))
         self._probe = memoryview(bytearray(1))
@@ -127,8 +128,9 @@ class FileRuns:
         offset at which that begins)."""
         self._loads: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._warmed: OrderedDict[tuple[str, int], int] = OrderedDict()
-        """What was brought into memory and has not been looked at since: (object, start) -> end.
-        It is sent even if it has left again: under such pressure waiting might never end."""
+        """Regions that were brought into memory and not looked at since: (object, start) -> end. A
+        region is
+        sent even if it has left memory again: under such pressure waiting might never end."""
         self._works = True
         self.load_count = 0
         self.checked_bytes = 0
@@ -486,7 +488,7 @@ def _check_file(
 
 
 class _Memory(threading.local):
-    """What a thread reads into, since new memory costs more than the reading."""
+    """The buffer into which a thread reads, since new memory costs more than reading."""
 
     view: memoryview | None = None
 

@@ -93,8 +93,8 @@ class RemoteRuns:
     """Whole runs of other agents' WALs, with final offsets.
 
     Args:
-        owner_of: the agent that owns a WAL, by its key; None: nobody does.
-        pool: checks what came.
+        owner_of: returns the agent that owns a WAL, by its key; None: no agent does.
+        pool: checks the received bytes.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class RemoteRuns:
         owner = self._owner_of(run.wal_key)
         subject = f"WAL {run.wal_key} generation {run.file_generation} at {run.position}"
         if owner is None:
-            raise RetryableError("read WAL", subject, "nobody owns it")
+            raise RetryableError("read WAL", subject, "no agent owns this WAL now")
         try:
             return await self._checked(owner, run, seed, subject)
         except BadRunError as error:

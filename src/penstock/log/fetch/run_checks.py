@@ -1,8 +1,8 @@
-"""What reads of every kind share about damage: what is known of it, and by which rules runs are
-checked.
+"""Reads of every kind share the knowledge about damage, and the rules by which runs are checked.
 
-A damaged partition is an error of its readers, raised at once for a second after it was found, and
-looked at again after that: what is repaired, or was only damaged on its way here, is served again.
+A damaged partition is an error of its readers. For a second after damage was found, the error is
+raised at once; after that the bytes are looked at again, so that repaired bytes, or bytes that were
+damaged only on their way here, are served again.
 """
 
 import asyncio
@@ -77,12 +77,12 @@ class RunChecks:
         self._clean_ends: dict[PartitionKey, int] = {}
         self._bad: dict[PartitionKey, _Bad] = {}
         self._folds: OrderedDict[tuple[str, int], tuple[int, int]] = OrderedDict()
-        """Of runs in objects that were checked from their first byte on, by object and position:
-        up to where, and the sum so far."""
+        """Runs in objects that were checked from their first byte on, by object and position: the
+        checked end, and the sum so far."""
         self._doubted: set[tuple[str, int]] = set()
         """Runs whose sum is another than the state's."""
         self._broken: set[tuple[str, int]] = set()
-        """Runs that have a damaged batch, so that nothing can be told by their sum."""
+        """Runs that have a damaged batch, so that their sum proves nothing."""
 
     def now_s(self) -> float:
         """The time by which what was checked ages."""

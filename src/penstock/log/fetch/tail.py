@@ -14,7 +14,7 @@ from typing import Final
 from penstock.model.ids import PartitionKey
 
 ENTRY_BYTES: Final = 512
-"""What an entry costs beside its batch: objects, list slots, its share of the request's buffer."""
+"""An entry's cost besides its batch: objects, list slots, its share of the request's buffer."""
 
 _COMPACT_AT: Final = 256
 

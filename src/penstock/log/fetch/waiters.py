@@ -1,4 +1,4 @@
-"""Who waits for new records of which partitions. Waiting is by notification, never by polling."""
+"""Fetches wait for new records of partitions. They are notified, and never poll."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
@@ -9,7 +9,7 @@ from penstock.model.ids import PartitionKey, TopicKey, topic_key_of
 _IDLE_MAX: Final = 64
 """Waiters that stay listed without waiting, beyond as many as wait."""
 _WOKEN_AT_ONCE: Final = 200
-"""Of all that wait, by one turn of the loop: each makes an answer."""
+"""One turn of the loop wakes at most this many waiters, since each makes an answer."""
 
 
 class Waiter:
@@ -39,7 +39,7 @@ class Waiters:
         self.are_many = False
         """Whether one commit has woken several, who may leave something to one another."""
         self.shared: dict[Hashable, Any] = {}
-        """What those that one commit wakes may leave to one another, forgotten after it:
+        """Results that waiters of one commit may leave to one another, forgotten after the commit:
         hundreds of consumers that wait for the same records get the same answer."""
 
     def add(self, waiter: Waiter) -> None:
@@ -64,7 +64,7 @@ class Waiters:
             self._unlist(waiter)
 
     def notify(self, keys: Iterable[PartitionKey]) -> None:
-        """Wake whoever waits for any of these partitions, each once."""
+        """Wake the waiters of any of these partitions, each once."""
         by_partition = self._by_partition
         found: dict[Waiter, None] = {}
         for key in keys:
@@ -77,7 +77,7 @@ class Waiters:
                 if waiter.is_waiting:
                     waiter.wake()
                 elif waiter.is_listed:
-                    # Whoever comes back in time for every commit is never met here.
+                    # Waiters that come back in time for every commit are never met here.
                     self._unlist(waiter)
         finally:
             self.shared.clear()

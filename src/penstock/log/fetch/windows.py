@@ -1,4 +1,4 @@
-"""Which runs lie where, as far as reads have asked: a few consecutive ones per partition.
+"""Windows remember where runs lie, as far as reads have asked: a few consecutive runs a partition.
 
 Least recently used, bounded by runs in total and not by partitions: a run costs some 470 bytes
 as an object, and a partition may have one or many.

@@ -40,7 +40,7 @@ class AppendedNotes:
         self._keys: AsyncIterator[ObjectInfo] | None = None
         self._next: tuple[int, ObjectInfo] | None = None
         self._held: list[tuple[int, frozenset[_Identity]]] = []
-        """Of notes that begin at or before the offset: their last offset, and their batches."""
+        """The notes that begin at or before the offset: their last offset, and their batches."""
 
     @property
     def held_count(self) -> int:

@@ -1,4 +1,4 @@
-"""What of the archive belongs to a history that the journal has lost; and setting that aside.
+"""The part of the archive that belongs to a history which the journal has lost is set aside.
 
 The archiver asks when the last archived row isn't the journal's: the journal came back older (an
 asynchronous failover, a restore of its database). Order of effects: the loss is noted in the
@@ -44,7 +44,7 @@ class ArchivedLoss:
 
     @property
     def note(self) -> NoteLostHistory:
-        """Return how the journal is told."""
+        """Return the command that notes the loss in the journal."""
         return NoteLostHistory(
             start=min(self.start, self.mark.position),
             end=self.mark.position,

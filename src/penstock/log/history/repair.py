@@ -85,7 +85,7 @@ class HistoryReport:
     """Keys of segments to which the lost history had moved runs of the present log, and which are
     damaged or have another size now."""
     topics: list[str] = field(default_factory=list)
-    """Those that only the lost history has; a repair creates them."""
+    """Topics that only the lost history has; a repair creates them."""
 
     @property
     def unread(self) -> int:

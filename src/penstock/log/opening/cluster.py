@@ -1,9 +1,9 @@
-"""Opening the order of a cluster's agent on whatever it finds: a replica, none, or one too old.
+"""A cluster's agent opens its order on what it finds: a replica, none, or one that is too old.
 
 A replica is only a cache. One that is damaged, of another cluster, or below what the journal still
 holds is dropped, and another is made of the archive (docs/formats/archive.md, "Bootstrap"); one
-that may be of a history which the journal has lost is kept aside, damaged or not. A WAL
-beside it is no cache: while it holds another cluster's records, nothing is dropped or opened.
+that may be of a history which the journal has lost is kept aside, damaged or not. A WAL in the same
+directory is not a cache: while it holds another cluster's records, nothing is dropped or opened.
 
 Only a journal that begins at position 1 is begun with nothing. A restored one says which snapshot
 it begins with, and that is looked for by its key: a store's listing may lag.
@@ -124,7 +124,7 @@ async def open_cluster_order(
                 return await open_on(path)
             except OtherClusterError as error:
                 if wal is not None:
-                    # The WAL beside it, of a release that did not name the cluster in it.
+                    # The directory's WAL is of a release that did not name the cluster in it.
                     await loop.run_in_executor(
                         executor,
                         partial(refuse_others_wal, wal, cluster_id, of=error.cluster_id),

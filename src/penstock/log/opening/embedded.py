@@ -134,8 +134,8 @@ def _name_wal(path: Path, device: Device, cluster_id: str, random: Random) -> No
                 "mount its volume, or restore the folder wal/ or a backup",
             )
     if name is None or name.cluster_id != cluster_id:
-        # Before the first frame. One of an older release, whose frames the journal beside it has
-        # named all along, gets its name now.
+        # This comes before the first frame. A WAL of an older release, whose frames the journal in
+        # this directory has named all along, gets its name now.
         new_wal_name(device, cluster_id, random)
 
 
@@ -242,8 +242,8 @@ def _check_wal(device: Device, cluster_id: str) -> None:
     """Refuse another cluster's WAL, and frames that no journal names.
 
     Args:
-        cluster_id: of the journal beside it; empty: there is none yet, and no entry in the WAL
-            says which.
+        cluster_id: the cluster of the directory's journal; empty: there is no journal yet, and
+            no entry in the WAL names a cluster.
     """
     name = read_wal_name(device)
     of = name.cluster_id if name is not None else ""

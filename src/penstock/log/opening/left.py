@@ -1,7 +1,7 @@
-"""How the last server left its database: a CRC-32C of all of it, noted as it ended in good order.
+"""A server that ends in good order notes a CRC-32C of its whole database, for the next start.
 
-What is the same bit by bit needs no other check; what isn't is looked at closely. Reading it once
-takes 0.1 s per 100 MB; SQLite's `quick_check` and a replay take seconds.
+A database that is the same bit by bit needs no other check; one that isn't is looked at closely.
+Reading it once takes 0.1 s per 100 MB; SQLite's `quick_check` and a replay take seconds.
 """
 
 from pathlib import Path

@@ -33,7 +33,7 @@ START_BYTES_MAX: Final = 256 << 20
 _COPY_BYTES: Final = 8 << 20
 _SUFFIX: Final = ".sqlite"
 NOT_OURS: Final = (sqlite3.Error, ValueError, TypeError, LookupError, AttributeError)
-"""What reading rows raises that this program has not written: texts that are none among them."""
+"""Errors of reading rows that this program has not written: for example, numbers that are texts."""
 
 
 def rebuild(
@@ -138,7 +138,7 @@ def find_fault(
                 return f"application id {found_id:#010x}, not {APPLICATION_ID:#010x}"
             version = pragma_integer(connection, "user_version")
             if version > FORMAT_VERSION and journal.known_format_version <= FORMAT_VERSION:
-                return f"format version {version}, the journal beside it is of {FORMAT_VERSION}"
+                return f"format version {version}, the directory's journal is of {FORMAT_VERSION}"
             problems = [
                 text for (text,) in ([] if is_as_left else connection.execute(_own_check(path)))
             ]

@@ -1,8 +1,8 @@
 """Checking the state against the journal that made it: docs/formats/journal-files.md, "Checks".
 
-SQLite's own checks see a damaged structure; a flipped bit in a cell is another value, which they
-can't know. So the entries past a verified snapshot are applied beside the state, and the digests of
-all tables are compared. Blocking, and niced where it is much: in a process of its own.
+SQLite's own checks see a damaged structure. A flipped bit in a cell is another value, which they
+can't see. So the entries past a verified snapshot are applied to a copy, and the digests of all
+tables are compared. Blocking; large checks run in a process of their own with low priority.
 """
 
 import logging
@@ -45,7 +45,8 @@ ENTRIES_AT_ONCE: Final = 1000
 """Entries of one step, which is a transaction that is committed."""
 APART_ENTRIES: Final = 5_000
 APART_BYTES: Final = 16 << 20
-"""As many entries, or as large a state, are worth a process, whose start costs 0.3 s of CPU."""
+"""From this many bytes of entries or state on, a check has a process, whose start costs 0.3 s of
+CPU."""
 _TIMEOUT_S: Final = 6 * 3600
 
 
@@ -59,8 +60,8 @@ class StateChecker:
     """Checks snapshots of an embedded server's state. Implements `penstock.log.upkeep.Checker`.
 
     Args:
-        root: the data directory; `database`: its metadata database.
-        scratch: a folder for the state that is made beside.
+        root: the data directory; `database`: its database.
+        scratch: a folder for the copy of the state.
     """
 
     root: Path

@@ -53,22 +53,22 @@ T = TypeVar("T")
 
 _PAGE: Final = 1000
 ONCE_PREFIX: Final = "once-"
-"""Begins the id of a writer that was made for one write: nobody comes back to it after a day."""
+"""Begins the id of a writer that was made for one write, and that no job uses after a day."""
 
 
 class Keeper:
     """Makes one pass each time that `run_once` is called.
 
     Args:
-        numbers: of this epoch's objects.
-        ages: what ages are measured by. While the clock is in doubt nothing goes by age, and
-            nothing is condemned or deleted; retention by size and count goes on.
-        journal_ms: journal time as this process knows it.
-        may_propose: whether this agent is the one that does what one is enough for.
+        numbers: the numbers of this epoch's objects.
+        ages: measures ages. While the clock is in doubt nothing expires by age, and nothing is
+            condemned or deleted; retention by size and count goes on.
+        journal_ms: returns journal time as this process knows it.
+        may_propose: returns whether this agent does the work for which one agent is enough.
         confirm_head: returns once the state is at a head of the journal read after the call.
         compare_history: see `Orphans`.
-        held_since_ms: journal time of the oldest position at which somebody outside still reads;
-            what was condemned then or later stays. None: nobody does.
+        held_since_ms: returns the journal time of the oldest position at which a job still
+            reads; what was condemned then or later stays. None: no job reads.
     """
 
     def __init__(
@@ -121,8 +121,8 @@ class Keeper:
         self._waits = TableWaits()
         self._oldest = OldestRuns()
         self.lost_to_tables: dict[tuple[str, int], tuple[int, int]] = {}
-        """By topic and partition, the offsets [start, end) that retention last took before a table
-        that is enabled had followed them: the bound of its patience had passed."""
+        """The offsets [start, end), by topic and partition, that retention last deleted before an
+        enabled table had followed them, since the bound of its patience had passed."""
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -238,8 +238,8 @@ class Keeper:
     ) -> int | None:
         if now_ms is None:
             return None
-        # The one that the topic's configs name, and no other that was run by hand, or before its
-        # name was changed: nobody may be following with it any more.
+        # This is the table that the topic's configs name. Tables that were run by hand, or under an
+        # earlier name, may no longer be followed.
         name = table_name(topic.name, settings.table_name)
         rows = queries.table_rows(topic.topic_id)
         table = next((row for row in rows if row.table == name), None)
@@ -397,8 +397,8 @@ class Keeper:
         )
 
     async def _settled_now_ms(self) -> int | None:
-        """What ages are measured by. Journal time that is ahead is set back first: a grace that
-        began in the future would never be over."""
+        """Return the time by which ages are measured. Journal time that is ahead is set back first,
+        since a grace that began in the future would never be over."""
         if self.time_setting.ahead_ms() > AGREEMENT_MS:
             await self.time_setting.run_once()
         return self._ages.now_ms()

@@ -1,4 +1,4 @@
-"""Which partitions a pass of retention need not look at. Pure.
+"""A pass of retention need not look at some partitions again. Pure.
 
 Retention by time depends on a partition's oldest run alone, and the oldest run changes rarely. What
 a pass found is remembered, so that the next passes ask SQLite nothing about a partition whose

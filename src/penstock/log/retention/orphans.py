@@ -7,7 +7,7 @@ Objects that a live epoch may still name are left alone.
 A bucket may hold millions of objects, so no pass lists them all:
 
 1. When an epoch ends, the prefixes of its keys are listed once, after the grace: 256 listings,
-   however many objects there are beside.
+   however many other objects there are.
 2. A walk over all keys goes on by at most STEP_OBJECTS per pass and begins again at its end. The
    walk finds what no sweep was there for: epochs that ended while no keeper ran, jobs' objects.
 

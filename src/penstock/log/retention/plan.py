@@ -1,4 +1,4 @@
-"""What has outlived its topic's retention. Pure: rows and settings in, commands' items out."""
+"""Retention plans what to delete from rows and settings. Pure: commands' items come out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from penstock.state.read.queries import StoredRun
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a partition holds: offsets [log_start, next_offset), and the bytes of its runs."""
+    """A partition's contents: offsets [log_start, next_offset), and the bytes of its runs."""
 
     log_start: int
     next_offset: int
@@ -17,7 +17,7 @@ class Held:
 
     @property
     def offsets(self) -> int:
-        """How many offsets there are; a cleaning may have emptied some."""
+        """Return the number of offsets; a cleaning may have emptied some."""
         return self.next_offset - self.log_start
 
 

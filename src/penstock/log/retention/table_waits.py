@@ -1,4 +1,4 @@
-"""How long retention waits for the table that follows a topic. Pure.
+"""Retention waits a bounded time for the table that follows a topic. Pure.
 
 What has outlived its retention stays while the table hasn't followed it, for at most the topic's
 `penstock.table.retention.wait.ms` from when the keeper first found it so. The keeper remembers that
@@ -19,10 +19,10 @@ _MARKS_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What retention wants of a partition.
+    """The wish of retention for a partition.
 
-    `runs` are its oldest ones, ascending; the offsets below `log_start` have outlived their
-    retention. `retention_ms` is -1 where they do by size or count alone.
+    `runs` are the partition's oldest runs, ascending; offsets below `log_start` have outlived their
+    retention. `retention_ms` is -1 if they outlived retention by size or count alone.
     """
 
     partition_key: int
@@ -32,7 +32,8 @@ class Wanted:
 
 
 class TableWaits:
-    """What was found to have outlived its retention, by partition: up to which offset, and when."""
+    """Partitions with records that have outlived their retention: up to which offset, and since
+    when."""
 
     def __init__(self) -> None:
         self._marks: dict[int, list[tuple[int, int]]] = {}
@@ -75,7 +76,7 @@ class TableWaits:
 
     @property
     def partitions(self) -> int:
-        """How many partitions have records that only a table keeps."""
+        """Return how many partitions have records that only a table keeps."""
         return len(self._marks)
 
     def _waited_for(self, wanted: Wanted, followed: int, now_ms: int, wait_ms: int) -> int:

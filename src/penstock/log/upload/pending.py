@@ -25,11 +25,11 @@ SEEDS_MAX: Final = 100_000
 
 
 class RunSeeds(dict[PartitionKey, int | None]):
-    """What the sums of a partition's new runs start from, looked up once: there may be a run per
-    record.
+    """The start values of the sums of partitions' new runs, looked up once, since there may be a
+    run per record.
 
     Args:
-        view: says it. Its leader epoch is constant, and keys are never given twice.
+        view: gives the start values. Its leader epoch is constant, and keys are never given twice.
     """
 
     def __init__(self, view: StateView) -> None:
@@ -151,7 +151,8 @@ class PendingRuns:
         self.length = sum(run.length for run in self._runs)
 
     def head(self, bytes_max: int) -> Head:
-        """The oldest runs up to `bytes_max`, at least one. Any thread, while nobody drops any."""
+        """Return the oldest runs up to `bytes_max`, at least one. Any thread, while no run is
+        dropped."""
         runs, epoch = self._runs, self._epoch
         count = length = 0
         for run in runs:

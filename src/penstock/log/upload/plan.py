@@ -1,4 +1,4 @@
-"""Which WAL runs go into the next segment, and how they lie in it. Pure.
+"""A plan says which WAL runs go into the next segment, and how they lie in it. Pure.
 
 Runs are taken in the order in which they were committed, so that what stays in the WAL of a
 partition is always a suffix of its offsets.
@@ -55,7 +55,8 @@ def plan_segment(
 
 
 def moved_runs(moves: Sequence[PartitionMove], positions: Sequence[int]) -> list[MovedRun]:
-    """What StoreSegment says of them, given each partition's byte position in the segment."""
+    """Return StoreSegment's items for the moves, given each partition's byte position in the
+    segment."""
     return [
         MovedRun(
             partition_key=move.partition_key,

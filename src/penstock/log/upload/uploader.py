@@ -54,7 +54,8 @@ _HURRY_AGE_S: Final = 0.25
 
 
 class Syncs(Protocol):
-    """What is asked of `penstock.order.local_journal.Order`; any thread but the lane's."""
+    """The part of `penstock.order.local_journal.Order` that is used here; any thread but the
+    lane's."""
 
     def commit(self) -> int:
         """Let queries find all that was applied."""
@@ -66,7 +67,7 @@ class Syncs(Protocol):
 
 
 class WalFiles(Protocol):
-    """What is asked of `penstock.wal.WalWriter`; any thread."""
+    """The part of `penstock.wal.WalWriter` that the uploader uses; any thread."""
 
     @property
     def active_generation(self) -> int:
@@ -313,7 +314,7 @@ class Uploader:
         else:
             self._oldest_s = started_s
         if head.runs and left > 0:
-            # Beside the next segment: it waits for a sync of the journal.
+            # The release runs during the next segment, since it waits for a sync of the journal.
             self._begin_release()
             return True
         await self._release()

@@ -48,7 +48,7 @@ class WalAwayError(RetryableError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalFolder:
-    """Where an agent may have a WAL, and how large. `random` makes the id of a new one."""
+    """The place and size of an agent's WAL. `random` makes the id of a new WAL."""
 
     device: Device
     random: Random
@@ -89,8 +89,8 @@ async def claim_own_wal(
 ) -> ClaimedWal:
     """Claim this agent's directory in its epoch, and recover it.
 
-    One that another agent took over, and has emptied, becomes another WAL: its old id stays the
-    other's for as long as that lives. Only this agent writes there, whoever owns what.
+    A WAL that another agent took over and has emptied becomes a new WAL: its old id stays the other
+    agent's for as long as that lives. Only this agent writes there, whichever agent owns the WAL.
 
     Raises:
         OtherClusterError: another cluster's records lie there.
@@ -194,7 +194,7 @@ async def take_over_wal(
             # And its agent may have made the directory another WAL by now.
             return taken(runs, report)
         try:
-            # A volume that was detached looks like an empty folder: that is no damage.
+            # A volume that was detached looks like an empty folder, which is not damage.
             is_there = read_wal_id(device) == wal_id
             if is_there:
                 report = check_named(device, named_ends(runs), find_files(device))

@@ -71,8 +71,8 @@ class ClusterWal:
             try:
                 await self._open(self._folder)
             except BeingTakenOverError as error:
-                # Who takes it over serves what lies in it, and may die before all of it is moved:
-                # then nobody has it until it is claimed again.
+                # The agent that takes over the WAL serves its records. That agent may die before
+                # all of them are moved: then no agent has the WAL until it is claimed again.
                 heard(Cause.OPEN_WAL, error, logger, "going on without a WAL")
                 self._claiming = background.start(
                     background.CLAIM_WAL, partial(self._claim_again, self._folder)

@@ -30,8 +30,9 @@ class LaneWal:
     ) -> None:
         """
         Args:
-            order: is told what the lane has applied.
-            writer, reader: of the WAL; the log's from now on, the writer closed with it.
+            order: gets the entries that the lane has applied.
+            writer, reader: of the WAL, which the log owns from now on; the writer is closed with
+                it.
         """
         self._parts = parts
         self._order = order

@@ -33,8 +33,8 @@ class LogParts:
     view: StateView
     queries: StateQueries
     readers: dict[int, WalReader]
-    """Of the WALs that are open here, by key; whatever opens one adds its reader, since the reads
-    look here."""
+    """Readers of the WALs that are open here, by key. Code that opens a WAL adds its reader, since
+    reads look here."""
     tail: TailCache
     store: ObjectStore
     numbers: ObjectNumbers

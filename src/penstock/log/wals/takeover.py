@@ -1,11 +1,12 @@
-"""Taking over the WALs of agents that were fenced: serving what lies there, and emptying them.
+"""A takeover serves the records in a fenced agent's WAL, and empties it.
 
-A takeover goes on by itself until it is done or refused, however long whoever asked for it waits: a
-claim whose answer was lost may still be applied, and then the agent of the directory is refused
-for as long as this one lives. What nobody went on with would lie there unread.
+A takeover goes on by itself until it is done or refused, even after its caller has stopped waiting.
+A claim whose answer was lost may still be applied, and then the agent of the directory is refused
+for as long as this agent lives. Without the takeover, the WAL's records would stay unread.
 
-It is made of attempts. One that can't read the WAL any more ends, and the next looks where whoever
-asked last has found it: a volume that was lost may be back at another place, or damaged.
+A takeover consists of attempts. An attempt that can no longer read the WAL ends, and the next one
+looks where the last caller has found the WAL: a lost volume may be back at another place, or
+    damaged.
 """
 
 import asyncio
@@ -62,7 +63,7 @@ class _Takeover:
         self.task: asyncio.Task[int] | None = None
 
     def left(self) -> str:
-        """What is still to be done."""
+        """Describe the work that is left."""
         if self.uploader is None:
             return self.last_error
         pending_bytes = self.uploader.pending_bytes
@@ -70,13 +71,13 @@ class _Takeover:
 
 
 class Takeovers:
-    """Event loop only.
+    """Runs takeovers. Event loop only.
 
     Args:
-        readers: by WAL key; kept up to date for whoever reads runs.
-        new_uploader: makes one that empties a WAL, given its key, reader and files.
-        queries: find all that was applied before the call; used on threads of `pool`.
-        on_opened: called with the key of each WAL whose reader is there, and what is damaged in it.
+        readers: readers by WAL key, kept up to date for fetches.
+        new_uploader: makes an uploader that empties a WAL, given its key, reader and files.
+        queries: find everything that was applied before the call; used on threads of `pool`.
+        on_opened: called with the key of each WAL that gets a reader, and with its damage.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class Takeovers:
         loop = asyncio.get_running_loop()
         wal_id = await loop.run_in_executor(self._pool, partial(self._find, device))
         if self._is_closed:
-            # Begun now, nobody would end it.
+            # A takeover that began now would never be ended.
             raise _closing(wal_id)
         takeover = self._under_way.get(wal_id)
         if takeover is not None:
@@ -229,7 +230,7 @@ class Takeovers:
         del self._under_way[takeover.wal_id]
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            # Whoever asked may not wait any more.
+            # The caller may have stopped waiting.
             foreign = not isinstance(error, PenstockError)
             logger.warning(
                 "a WAL is not taken over: %s", error, exc_info=error if foreign else None
