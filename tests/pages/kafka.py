@@ -138,7 +138,7 @@ def apis_page() -> str:
         '| aiokafka 0.14 | `getmany` and `getone` raise CorruptRecordException ("Invalid CRC") |',
         "",
         "All of them get the records before it first, stay where they are, and go on past the",
-        "damage when they are told to seek. Each was tried; other error codes that were: to",
+        "damage when the program seeks. Each was tried; other error codes that were: to",
         "KAFKA_STORAGE_ERROR all of them try again for ever without a word, UNKNOWN_SERVER_ERROR",
         "is raised by librdkafka and kafka-python alone, and after OFFSET_OUT_OF_RANGE a client",
         "jumps to where `auto.offset.reset` says. aiokafka raises none of these: it only logs",
