@@ -12,7 +12,12 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 import urllib3
 from typing_extensions import Buffer
-from urllib3.exceptions import HTTPError, LocationValueError
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    LocationValueError,
+    ReadTimeoutError,
+)
 
 from penstock.model.errors import (
     ConflictError,
@@ -214,7 +219,9 @@ class Transport:
                 timeout=urllib3.Timeout(connect=min(CONNECT_TIMEOUT_S, left_s), read=left_s),
             )
         except (HTTPError, OSError) as error:
-            raise RetryableError(f"{operation} by {url}", subject, type(error).__name__) from error
+            raise RetryableError(
+                f"{operation} by {url}", subject, _reason(error), "does an agent serve there?"
+            ) from error
         return HttpAnswer(
             response.status,
             {name.lower(): value for name, value in response.headers.items()},
@@ -244,6 +251,18 @@ def _base_url(url: str) -> str:
             "call agents", "url", "not http://HOST:PORT", "give agents' HTTP ports"
         )
     return text
+
+
+def _reason(error: BaseException) -> str:
+    """Say why a call failed. urllib3's own texts name objects of Python and numbers of errors."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(error, TimeoutError | ReadTimeoutError | ConnectTimeoutError):
+        return "no answer in time"
+    return type(error).__name__
 
 
 def _error(answer: HttpAnswer, operation: str, subject: str) -> PenstockError:

@@ -176,4 +176,4 @@ def test_a_secret_in_a_catalogs_property_is_refused(tmp_path: Path) -> None:
 
 def test_a_run_that_did_nothing_has_no_line() -> None:
     assert shown_counts({"items": 0, "seconds": 1.0}) == ""
-    assert shown_counts({"rows": 12345, "lost": [1]}) == "12,345 rows, 1 lost ranges"
+    assert shown_counts({"rows": 12345, "lost": [1]}) == "12,345 rows, 1 lost range"

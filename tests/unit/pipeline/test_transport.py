@@ -105,6 +105,14 @@ def test_what_is_retried_waits_longer_and_longer_until_the_deadline() -> None:
         door.close()
 
 
+def test_an_agent_that_does_not_run_is_named_with_the_reason() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(RetryableError) as raised:
+        transport(url, waits=Waits()).call("GET", "/", operation="list", subject="topics")
+    expected = f"list by {url} topics: Connection refused (does an agent serve there?)"
+    assert str(raised.value) == expected
+
+
 def test_a_call_succeeds_once_an_agent_is_back() -> None:
     with agents(lambda count, *_: (200, b"back") if count > 4 else (500, b"oops")) as (agent,):
         door = transport(agent.url)

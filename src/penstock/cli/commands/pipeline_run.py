@@ -230,4 +230,7 @@ def shown_counts(summary: Mapping[str, object]) -> str:
     lost = summary.get("lost")
     if isinstance(lost, Sequence) and lost:
         counts["lost_ranges"] = len(lost)
-    return ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in counts.items())
+    return ", ".join(
+        f"{value:,} {name.replace('_', ' ').removesuffix('s' if value == 1 else '')}"
+        for name, value in counts.items()
+    )
