@@ -21,6 +21,7 @@ from penstock.system import SystemClock
 from support.cluster_orders import Agent, outcome
 from support.postgres import PATIENT, PostgresServer
 from support.tcp_proxy import TcpProxy
+from support.waiting import until
 
 ONE = [AllocateProducerIds(count=1)]
 SCENARIO_S = 300
@@ -62,12 +63,6 @@ async def started(
     return agent
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(90):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 class Load:
     """Commits from some agents until told to end, and what became of each."""
 
@@ -97,7 +92,9 @@ class Load:
     async def until(self, count: int) -> None:
         """Until so many more are acked."""
         wanted = len(self.acked) + count
-        await eventually(lambda: len(self.acked) >= wanted or any(t.done() for t in self._tasks))
+        await until(
+            lambda: len(self.acked) >= wanted or any(t.done() for t in self._tasks), timeout_s=90
+        )
 
 
 async def check_equal(agents: list[Agent], load: Load) -> None:
@@ -227,7 +224,7 @@ def test_a_gap_that_an_open_transaction_holds_is_waited_for_and_what_it_left_is_
             assert row is not None
             held = row[0]
             commit = asyncio.ensure_future(agent.order.commit(ONE))
-            await eventually(lambda held=held: other.order.position == held - 1)  # type: ignore[misc]
+            await until(lambda held=held: other.order.position == held - 1, timeout_s=90)  # type: ignore[misc]
             # Past the time at which the gap is sealed: the seal waits for the transaction.
             await asyncio.sleep(0.4)
             assert not commit.done()
@@ -292,7 +289,7 @@ def test_a_server_that_hangs_does_not_hang_the_agent(
             found = await outcome(agent.order.confirm_head(0.5))
             assert isinstance(found, RetryableError)
             # All its connections are given up by themselves.
-            await eventually(lambda: agent.order.answering_since_s is None)
+            await until(lambda: agent.order.answering_since_s is None, timeout_s=90)
         finally:
             if way == "proxy":
                 proxy.cut()
@@ -332,7 +329,7 @@ def test_a_journal_that_was_restored_older_is_noticed(
         copy.rename(own_postgres.data)
         await loop.run_in_executor(None, own_postgres.start)
         for agent in agents:
-            await eventually(lambda agent=agent: agent.stopped is not None)  # type: ignore[misc]
+            await until(lambda agent=agent: agent.stopped is not None, timeout_s=90)  # type: ignore[misc]
             assert isinstance(agent.stopped, JournalOlderError)
             assert isinstance(await outcome(agent.order.commit(ONE)), JournalOlderError)
             await agent.close()
@@ -354,7 +351,9 @@ def test_what_was_not_replicated_is_not_called_done(
         own_postgres.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
         own_postgres.sql("SELECT pg_reload_conf()")
         try:
-            await eventually(lambda: own_postgres.sql("SHOW synchronous_standby_names") == "nobody")
+            await until(
+                lambda: own_postgres.sql("SHOW synchronous_standby_names") == "nobody", timeout_s=90
+            )
             append = asyncio.ensure_future(outcome(journal.append(b"two")))
             waiting = (
                 "SELECT pg_cancel_backend(pid) FROM pg_stat_activity"

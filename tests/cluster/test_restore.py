@@ -23,6 +23,7 @@ from support.postgres import running_postgres
 from support.s3 import S3Server, environment
 from support.s3_proxy import Rule, S3ProxyProcess
 from support.server import REPOSITORY, ServerProcess
+from support.waiting import eventually
 
 LOCAL = ("--engine", "local")
 PARTITIONS = 3
@@ -110,13 +111,6 @@ def status(agents: Agents) -> list[dict[str, Any]]:
         with urllib.request.urlopen(request, timeout=60) as answer:
             found.append(json.load(answer))
     return found
-
-
-def wait_until(check: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.1)
 
 
 def damage(s3: S3Server, url: str) -> None:
@@ -211,7 +205,7 @@ def parent(
         for start in range(30, 90, 15):
             produce(agents.bootstrap, start, start + 15)
         (end,) = numbers(agents, "journal_position")
-        wait_until(lambda: max(numbers(agents, "archived_position")) >= end)
+        eventually(lambda: max(numbers(agents, "archived_position")) >= end, timeout_seconds=120)
         assert agents.stop() == [0]
     return url, moment
 
@@ -251,11 +245,12 @@ def test_of_two_restores_with_copies_at_once_what_is_made_is_whole(
             slow.set_rules(LAST_LOOK)
             processes = [begin(slow.endpoint, *wanted[0])]
             first = processes[0]
-            wait_until(
+            eventually(
                 lambda: (
                     bool(keys_in(s3, bucket, "child/restore-in-progress.json"))
                     or first.poll() is not None
-                )
+                ),
+                timeout_seconds=120,
             )
             processes.append(begin(s3.endpoint, *wanted[1]))
         told = [process.communicate(timeout=300) for process in processes]
@@ -323,12 +318,12 @@ def killed_cluster(s3: S3Server, tmp_path: Path) -> Iterator[tuple[str, int, Rec
         first = consume(agents.bootstrap, 300)
         # Until both have applied all that was acknowledged.
         reached = max(numbers(agents, "journal_position"))
-        wait_until(lambda: min(numbers(agents, "journal_position")) >= reached)
+        eventually(lambda: min(numbers(agents, "journal_position")) >= reached, timeout_seconds=120)
         moment = max(numbers(agents, "journal_position"))
         produce(agents.bootstrap, 300, 450)
         last = consume(agents.bootstrap, 450)
         end = max(numbers(agents, "journal_position"))
-        wait_until(lambda: max(numbers(agents, "archived_position")) >= end)
+        eventually(lambda: max(numbers(agents, "archived_position")) >= end, timeout_seconds=120)
         verify("--objects", url, "--journal", postgres.url, records=450)
         # The same through an agent, the first of which is away; objects come from the store.
         doors = ["127.0.0.1:1", *(agent.http for agent in agents.agents)]
@@ -483,7 +478,7 @@ def test_verify_through_an_agent_replays_the_archive_where_it_may_open_the_bucke
             names = [parse_snapshot_key(key.removeprefix("log/")) for key in keys]
             return any(name is not None and name.position > 0 for name in names)
 
-        wait_until(has_snapshot)
+        eventually(has_snapshot, timeout_seconds=120)
         through = ("verify", "--url", agents.agents[0].http, *LOCAL, "--json")
         report = json.loads(run_cli(*through, "--access", "ambient").stdout)
         assert (report["ok"], report["records"]) == (True, 60)

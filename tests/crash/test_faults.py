@@ -22,8 +22,6 @@ from penstock.model.errors import (
 )
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.records.batch import check_batch
-from penstock.records.decode import Record
-from penstock.records.encode import encode_batch
 from penstock.replica import replica as replica_module
 from penstock.state.answers import BatchStatus, TopicCreated
 from penstock.state.commands import CreateTopic
@@ -32,6 +30,7 @@ from penstock.testing.cut import PowerCutError
 from penstock.testing.device import SimulatedDevice, SimulatedFile
 from penstock.testing.randomness import SeededRandom
 from penstock.wal.recovery import FILE_SUFFIX
+from support.batches import PLAIN, make_batch
 from support.power import ANY, NOW
 from support.power_promises import read_all
 from support.simulated_log import FILE_BYTES, WAL_BYTES_MAX, SimulatedLog
@@ -102,12 +101,8 @@ def append(
     timeout_ms: int = 0,
 ) -> asyncio.Future[PartitionAppend]:
     """Append one record; the future holds what became of it."""
-    data = encode_batch(
-        [Record(offset_delta=0, timestamp=NOW, key=None, value=value, headers=())],
-        producer_id=7 if sequence >= 0 else -1,
-        producer_epoch=0 if sequence >= 0 else -1,
-        base_sequence=sequence,
-    )
+    producer = (7, 0, sequence) if sequence >= 0 else PLAIN
+    data = make_batch(value, time=NOW, producer=producer)
     request = PartitionAppend(key, check_batch(memoryview(data), ANY, NOW))
     answer: asyncio.Future[PartitionAppend] = asyncio.get_running_loop().create_future()
 

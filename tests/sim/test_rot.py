@@ -8,8 +8,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.log.checking import Rules, check_batches
-from penstock.records.decode import Record, decode_batch
-from penstock.records.encode import encode_batch
+from penstock.records.decode import decode_batch
 from penstock.segment import (
     FOOTER_BYTES,
     build_segment,
@@ -21,6 +20,7 @@ from penstock.testing.device import SimulatedDevice
 from sim import rot
 from sim.foreign import foreign
 from sim.rot import Rot, WalDamage
+from support.batches import make_batch
 
 AT = 5000
 
@@ -51,12 +51,7 @@ def test_a_block_that_was_written_again_is_left_as_it_is(
 
 def test_another_clusters_object_is_whole_and_of_the_same_layout() -> None:
     topics, values = [bytes([number] * 16) for number in (3, 7)], [b"p1/0/xx", b"k2/17/b/-"]
-    batches = [
-        bytes(
-            encode_batch([Record(offset_delta=0, timestamp=5, key=None, value=value, headers=())])
-        )
-        for value in values
-    ]
+    batches = [bytes(make_batch(value)) for value in values]
     built = build_segment(
         [
             SegmentRun(

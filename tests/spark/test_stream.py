@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 
 from support.server import ServerProcess
 from support.topics import Topics
+from support.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -149,7 +150,7 @@ def test_a_first_batch_at_latest_that_failed_loses_nothing(query: Query, topics:
     topic = topics.make(1)
     topics.write(topic, numbered(0, 10))
     query.start(topic, now=False, startingOffsets="latest")
-    wait_for(lambda: 0 in query.batches)
+    eventually(lambda: 0 in query.batches, timeout_seconds=SECONDS_MAX)
     query.query.stop()
     assert query.values() == []
     topics.write(topic, numbered(10, 20))
@@ -194,11 +195,20 @@ def test_python_workers_that_are_killed_lose_and_double_nothing(query: Query, to
     while query.values() != written:
         query.start(topic, now=False, **options)
         done = len(query.batches)
-        wait_for(lambda done=done: len(query.batches) > done or not query.query.isActive)
+        eventually(
+            lambda done=done: len(query.batches) > done or not query.query.isActive,
+            timeout_seconds=SECONDS_MAX,
+        )
         if failures < 3:
-            wait_for(lambda: kill_python_workers(query.spark) or not query.query.isActive)
+            eventually(
+                lambda: kill_python_workers(query.spark) or not query.query.isActive,
+                timeout_seconds=SECONDS_MAX,
+            )
         else:
-            wait_for(lambda: query.values() == written or not query.query.isActive)
+            eventually(
+                lambda: query.values() == written or not query.query.isActive,
+                timeout_seconds=SECONDS_MAX,
+            )
         failures += query.query.exception() is not None
         query.query.stop()
     assert failures >= 3
@@ -226,13 +236,15 @@ def test_partitions_and_topics_that_come_later(query: Query, topics: Topics):
     topics.write(first, numbered(0, 5, "a"))
     options = {"subscribePattern": "later-.*"}
     query.start(now=False, **options, startingOffsets="earliest")
-    wait_for(lambda: query.values() == as_values(numbered(0, 5, "a")))
+    eventually(
+        lambda: query.values() == as_values(numbered(0, 5, "a")), timeout_seconds=SECONDS_MAX
+    )
     topics.grow(first, 2)
     topics.write(first, numbered(0, 5, "p"), partition=1)
     second = topics.make(1, name="later-b")
     topics.write(second, numbered(0, 5, "b"))
     expected = as_values(*(numbered(0, 5, letter) for letter in "apb"))
-    wait_for(lambda: query.values() == expected)
+    eventually(lambda: query.values() == expected, timeout_seconds=SECONDS_MAX)
     query.query.stop()
     topics.write(topics.make(1, name="later-c"), numbered(0, 5, "c"))
     assert query.run(**options) == sorted([*expected, *as_values(numbered(0, 5, "c"))])
@@ -350,18 +362,17 @@ def test_no_batch_before_there_is_enough(query: Query, topics: Topics):
         minOffsetsPerTrigger="50",
         maxTriggerDelay="1h",
     )
-    wait_for(lambda: len(query.values()) == 3)  # the first batch doesn't wait
+    eventually(
+        lambda: len(query.values()) == 3, timeout_seconds=SECONDS_MAX
+    )  # the first batch doesn't wait
     topics.write(topic, numbered(3, 40))
-    wait_for(lambda: query.query.status["message"] == "Waiting for data to arrive")
+    eventually(
+        lambda: query.query.status["message"] == "Waiting for data to arrive",
+        timeout_seconds=SECONDS_MAX,
+    )
     topics.write(topic, numbered(40, 60))
-    wait_for(lambda: len(query.values()) >= 53)
+    eventually(lambda: len(query.values()) >= 53, timeout_seconds=SECONDS_MAX)
     # Not one of the 37 and one of the 20; if these came in two requests, perhaps without the last.
     first, second = (len(query.batches[number]) for number in sorted(query.batches))
     assert first == 3
     assert second >= 50
-
-
-def wait_for(fact: Callable[[], bool]) -> None:
-    from support.waiting import eventually
-
-    eventually(fact, timeout_seconds=SECONDS_MAX)

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from support.cluster_face import ClusterAgent, World
+from support.waiting import until
 
 LATEST = -1
 
@@ -109,8 +110,8 @@ async def zoned(world: World) -> list[ClusterAgent]:
         await world.agent(number, zone=zone)
         for number, zone in ((1, "a"), (2, "a"), (3, "b"), (4, ""))
     ]
-    await world.until(lambda: all(len(agent.view.agents()) == 4 for agent in agents))
-    await world.until(lambda: agents[0].view.feature_level == 2)
+    await until(lambda: all(len(agent.view.agents()) == 4 for agent in agents))
+    await until(lambda: agents[0].view.feature_level == 2)
     await agents[0].topic("flights", 60)
     await asyncio.sleep(5)
     return agents

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -43,6 +43,7 @@ from penstock.testing.randomness import SeededRandom
 from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
 from support.replies import body_of
 from support.replies import encoded as encoded_answer
+from support.waiting import until
 
 T = TypeVar("T")
 QUICK_GROUPS = GroupSettings(initial_rebalance_delay_ms=0, session_timeout_ms_min=1_000)
@@ -382,20 +383,12 @@ class World:
     async def cluster(self, *agent_ids: int, **settings: Any) -> list[ClusterAgent]:
         """Several, with the cluster's feature level on and every shard owned."""
         agents = [await self.agent(agent_id, **settings) for agent_id in agent_ids]
-        await self.until(
+        await until(
             lambda: all(
                 agent.view.shard_owner(shard) is not None for agent in agents for shard in range(64)
             )
         )
         return agents
-
-    async def until(self, holds: Callable[[], bool], *, timeout_s: float = 60.0) -> float:
-        """Wait until something holds; for how long it was waited, in seconds of the loop."""
-        started_s = self.loop.time()
-        while not holds():
-            assert self.loop.time() - started_s < timeout_s, "it never came"
-            await asyncio.sleep(0.01)
-        return self.loop.time() - started_s
 
 
 @contextlib.asynccontextmanager

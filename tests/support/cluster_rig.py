@@ -6,6 +6,7 @@ Everything but the two is real: orders, followers, replicas and WALs in real fil
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -436,24 +437,26 @@ def records_of(data: bytes) -> list[tuple[int, bytes]]:
     return found
 
 
+@contextlib.asynccontextmanager
+async def opened_cluster(loop: VirtualLoop, folder: Path, seed: int = 1) -> AsyncIterator[Cluster]:
+    """A cluster without agents; those that the test starts are closed."""
+    cluster = Cluster(loop, folder, seed)
+    try:
+        yield cluster
+    finally:
+        for each in (cluster, *cluster.descendants):
+            await each.close()
+    assert not any(agent.fatal for each in (cluster, *cluster.descendants) for agent in each.agents)
+
+
 def run_cluster(
-    folder: Path,
-    test: Callable[[Cluster], Coroutine[Any, Any, None]],
-    *,
-    seed: int = 1,
+    folder: Path, test: Callable[[Cluster], Coroutine[Any, Any, None]], *, seed: int = 1
 ) -> None:
-    """Run a test on a cluster without agents; close those that it starts."""
+    """Run a part of a test on a cluster; a whole test has the fixture `cluster`."""
 
     async def main(loop: VirtualLoop) -> None:
-        cluster = Cluster(loop, folder, seed)
-        try:
+        async with opened_cluster(loop, folder, seed) as cluster:
             await test(cluster)
-        finally:
-            for each in (cluster, *cluster.descendants):
-                await each.close()
-        assert not any(
-            agent.fatal for each in (cluster, *cluster.descendants) for agent in each.agents
-        )
         assert not loop.faults, "\n".join(loop.faults)
 
     run(main, SeededRandom(seed))

@@ -10,7 +10,6 @@ from typing_extensions import Buffer
 
 from penstock.model.errors import NotFoundError
 from penstock.records.decode import Record, decode_batch
-from penstock.records.encode import encode_batch
 
 
 @dataclass
@@ -43,15 +42,6 @@ class MemoryItemStore:
         key = f"out-{next(self._numbers)}"
         self.objects[key] = b"".join(parts)
         return key
-
-
-def make_batch(base_offset: int, values: Sequence[bytes], *, time: int = 1000) -> bytes:
-    """One batch with a record per value."""
-    records = [
-        Record(offset_delta=n, timestamp=time + n, key=b"k%d" % n, value=value, headers=())
-        for n, value in enumerate(values)
-    ]
-    return bytes(encode_batch(records, base_offset=base_offset))
 
 
 def records_of(body: Buffer) -> list[tuple[int, Record]]:

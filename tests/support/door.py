@@ -34,14 +34,13 @@ from penstock.pipeline.client import DoorClient, DoorOptions, JobLease
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import RangePart, read_range
 from penstock.records.batch import check_batch, stored_header
-from penstock.records.decode import Record
-from penstock.records.encode import encode_batch
 from penstock.records.sums import crcs_of, partition_seed
 from penstock.segment import RunDescriber, SegmentRun, build_segment, job_object_key
 from penstock.state.answers import TopicCreated
 from penstock.state.commands import AlterTopicConfigs, CreateTopic, DeleteTopic
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
+from support.batches import make_batch
 from support.log_rig import ANY
 
 T = TypeVar("T")
@@ -67,24 +66,6 @@ def offsets_in(body: bytes) -> list[int]:
         position += header.length
     assert position == len(body)
     return offsets
-
-
-def new_batch(
-    count: int,
-    *,
-    value: bytes = b"value",
-    timestamp_ms: int = NOW_MS,
-    producer: tuple[int, int, int] = (-1, -1, -1),
-) -> bytearray:
-    """One batch of so many records."""
-    records = [
-        Record(offset_delta=number, timestamp=timestamp_ms, key=b"k", value=value, headers=())
-        for number in range(count)
-    ]
-    producer_id, epoch, sequence = producer
-    return encode_batch(
-        records, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
-    )
 
 
 def replacement(
@@ -203,7 +184,9 @@ def write_request(
     """So many records by partition, each in a batch of its own, put and not yet committed."""
     runs: list[SegmentRun] = []
     for partition, count in sorted(counts.items()):
-        batches = [new_batch(1, timestamp_ms=NOW_MS + number) for number in range(count)]
+        batches = [
+            make_batch(b"value", keys=[b"k"], time=NOW_MS + number) for number in range(count)
+        ]
         runs.append(
             SegmentRun(
                 topic_id=bytes.fromhex(topic_id),
@@ -308,7 +291,9 @@ class Door:
     ) -> None:
         """Append one batch."""
         producer = (producer_id, 0, 0) if producer_id >= 0 else (-1, -1, -1)
-        batch = new_batch(count, value=value, timestamp_ms=timestamp_ms, producer=producer)
+        batch = make_batch(
+            *[value] * count, keys=[b"k"] * count, time=timestamp_ms, producer=producer
+        )
         checked = check_batch(memoryview(batch), ANY, NOW_MS)
         append = PartitionAppend(self._key(name, partition), checked)
 

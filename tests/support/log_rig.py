@@ -2,9 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -221,22 +221,24 @@ class Rig:
             self.log.tail.forget(key)
 
 
-def run_rig(
-    path: Path,
-    test: Callable[[Rig], Coroutine[Any, Any, None]],
-    *,
-    drain: bool = False,
-    clock: ManualClock | None = None,
-    **limits: Any,
-) -> None:
-    """Start a log on `path`, run the test, stop it (with or without draining the WAL)."""
+@asynccontextmanager
+async def opened_rig(
+    path: Path, *, drain: bool = False, clock: ManualClock | None = None, **limits: Any
+) -> AsyncIterator[Rig]:
+    """A log started on `path`, and stopped at the end with or without draining its WAL."""
+    rig = Rig(path, small_limits(**limits), clock or ManualClock(now_ms=NOW))
+    try:
+        yield rig
+    finally:
+        await rig.close(drain=drain)
+    assert not rig.fatal, rig.fatal
+
+
+def run_rig(path: Path, test: Callable[[Rig], Coroutine[Any, Any, None]], **options: Any) -> None:
+    """Run a test on one of several starts of a log; where it has one, it is the fixture `rig`."""
 
     async def main() -> None:
-        rig = Rig(path, small_limits(**limits), clock or ManualClock(now_ms=NOW))
-        try:
+        async with opened_rig(path, **options) as rig:
             await asyncio.wait_for(test(rig), 120)
-        finally:
-            await rig.close(drain=drain)
-        assert not rig.fatal, rig.fatal
 
     asyncio.run(main())

@@ -82,18 +82,6 @@ def received_bytes(server: KafkaServer) -> int:
     return sum(connection._framer.pending_bytes for connection in connections)
 
 
-async def turns(count: int = 20) -> None:
-    """Let the loop do what is ready, sockets included."""
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition, at most as long as the surrounding deadline."""
-    while not condition():
-        await asyncio.sleep(0.001)
-
-
 class Held:
     """A raw handler whose requests stay unanswered until the test answers them."""
 

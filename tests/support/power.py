@@ -21,14 +21,13 @@ from penstock.model.errors import (
 )
 from penstock.model.ids import PartitionKey, partition_key
 from penstock.records.batch import BatchLimits, check_batch
-from penstock.records.decode import Record
-from penstock.records.encode import encode_batch
 from penstock.state.answers import BatchStatus, Refusal, Refused, TopicCreated
 from penstock.state.commands import CreateTopic, DeleteTopic, Noop
 from penstock.testing.clock import ManualClock
 from penstock.testing.cut import PowerCutError
 from penstock.testing.device import SimulatedDevice
 from penstock.testing.randomness import SeededRandom
+from support.batches import make_batch
 from support.log_checker import Place, Poll
 from support.power_promises import (
     CONFIGS,
@@ -270,22 +269,11 @@ class World:
         sequence = producer.next_sequences.get(place, 0) if producer.idempotent else -1
         if producer.idempotent:
             producer.next_sequences[place] = sequence + count
-        records = [
-            Record(
-                offset_delta=index,
-                timestamp=self.clock.now_ms(),
-                key=None,
-                value=value.encode(),
-                headers=(),
-            )
-            for index, value in enumerate(values)
-        ]
-        data = encode_batch(
-            records,
+        data = make_batch(
+            *(value.encode() for value in values),
+            time=self.clock.now_ms(),
             codec=CODECS[self.random.below(len(CODECS))],
-            producer_id=producer.producer_id,
-            producer_epoch=0 if producer.idempotent else -1,
-            base_sequence=sequence,
+            producer=(producer.producer_id, 0 if producer.idempotent else -1, sequence),
         )
         batch = Batch(place, values, producer.name, sequence, bytes(data))
         producer.pending.append(batch)

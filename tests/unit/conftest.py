@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.testing.virtual_loop import VirtualLoop
-from support.async_tests import seed_of
+from support.async_tests import options_of, seed_of
 
 if TYPE_CHECKING:
     from support.cluster_face import World
+    from support.cluster_rig import Cluster
+    from support.log_rig import Rig
 
 
 @pytest.fixture
@@ -24,3 +26,26 @@ async def world(
 
     async with opened_world(virtual_loop, tmp_path, seed_of(request)) as world:
         yield world
+
+
+@pytest.fixture
+async def cluster(
+    virtual_loop: VirtualLoop, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[Cluster]:
+    """Logs of agents over one simulated journal, in virtual time; the test starts the agents."""
+    from support.cluster_rig import opened_cluster
+
+    async with opened_cluster(virtual_loop, tmp_path, seed_of(request)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def rig(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    """One start of a server's log part in `tmp_path`, on real threads and files.
+
+    `@pytest.mark.options(...)` sets its limits, and `drain` as `opened_rig` does.
+    """
+    from support.log_rig import opened_rig
+
+    async with opened_rig(tmp_path, **options_of(request)) as rig:
+        yield rig

@@ -32,6 +32,7 @@ from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.journal import SimulatedJournal
 from penstock.testing.virtual_loop import Node, VirtualClock, VirtualLoop
 from support.cluster_rig import ScriptedStore
+from support.waiting import until
 
 WAIT_S = 30.0
 """A start that the journal holds up is given up after twice that."""
@@ -167,17 +168,11 @@ class World:
         self.ended: list[BaseException] = []
         self.hosts = [Host(self, 1), Host(self, 2)]
 
-    async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds of all."""
-        async with asyncio.timeout(WAIT_S):
-            while not holds():
-                await asyncio.sleep(0.1)
-
     async def begin(self) -> list[Host]:
         """Both write, and nothing differs."""
         for host in self.hosts:
             host.start()
-        await self.until(lambda: all(host.has_started for host in self.hosts))
+        await until(lambda: all(host.has_started for host in self.hosts))
         await self.hosts[0].creates("t")
         return self.hosts
 
@@ -194,7 +189,7 @@ async def world(virtual_loop: VirtualLoop, tmp_path: Path) -> AsyncIterator[Worl
 async def differ(world: World, bad: Host) -> None:
     bad.flip()
     bad.foundation.ask_digest()
-    await world.until(lambda: all(host.has_stopped_writing for host in world.hosts))
+    await until(lambda: all(host.has_stopped_writing for host in world.hosts))
 
 
 async def test_two_agents_with_wals_that_differed_start_again_once_a_replica_is_removed(
@@ -208,10 +203,10 @@ async def test_two_agents_with_wals_that_differed_start_again_once_a_replica_is_
     bad.replica.unlink()
     for host in (good, bad):
         host.start()
-    await world.until(lambda: good.has_started and bad.has_started)
+    await until(lambda: good.has_started and bad.has_started)
     for host in (good, bad):
         assert host.foundation.digests is not None
-        await world.until(partial(_is_equal, host))
+        await until(partial(_is_equal, host))
         await host.creates(f"by-{host.agent_id}")
 
 
@@ -223,7 +218,7 @@ async def test_an_agent_whose_replica_was_removed_ends_the_stop_of_the_one_that_
     bad.crash()
     bad.replica.unlink()
     bad.start()
-    await world.until(lambda: bad.has_started and not good.has_stopped_writing)
+    await until(lambda: bad.has_started and not good.has_stopped_writing)
     for host in (good, bad):
         await host.creates(f"by-{host.agent_id}")
 

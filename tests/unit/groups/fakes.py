@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-import selectors
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,68 +23,22 @@ from penstock.state.answers import AnyAnswer
 from penstock.state.commands import AnyCommand, CreateTopic
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView, Topic
+from penstock.testing.randomness import SeededRandom
+from penstock.testing.virtual_loop import VirtualClock, VirtualLoop, VirtualRunner
 
 T = TypeVar("T")
 MINUTE_MS = 60_000
 
 
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time jumps to the next timer as soon as nothing else is to do."""
-
-    def __init__(self) -> None:
-        super().__init__(_JumpingSelector(self))
-        self.now_s = 1000.0
-
-    def time(self) -> float:
-        return self.now_s
-
-
-class _JumpingSelector(selectors.DefaultSelector):
-    def __init__(self, loop: VirtualLoop) -> None:
-        super().__init__()
-        self._virtual = loop
-
-    def select(self, timeout: float | None = None) -> Any:
-        ready = super().select(0)
-        if not ready and timeout is not None and timeout > 0:
-            self._virtual.now_s += timeout
-        elif not ready and timeout is None:
-            raise AssertionError("everything waits and nothing is going to happen")
-        return ready
-
-
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run on virtual time."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+    with VirtualRunner(SeededRandom(1)) as runner:
         return runner.run(work)
 
 
 async def pass_ms(milliseconds: float) -> None:
     """Let virtual time pass."""
     await asyncio.sleep(milliseconds / 1000)
-
-
-async def settle() -> None:
-    """Let everything run that can run now."""
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
-class LoopClock:
-    """The loop's time, as wall clock too."""
-
-    def __init__(self) -> None:
-        self.skipped_ms = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        try:
-            seconds = asyncio.get_running_loop().time()
-        except RuntimeError:
-            seconds = 0.0
-        return self.skipped_ms + int(seconds * 1000)
-
-    def monotonic_s(self) -> float:
-        return asyncio.get_running_loop().time()
 
 
 class CountingRandom:
@@ -127,7 +80,7 @@ class OrderCommitter:
 class World:
     """A coordinator on the real order in a directory; `restarted` is the next process on it."""
 
-    def __init__(self, directory: Path, settings: GroupSettings, clock: LoopClock) -> None:
+    def __init__(self, directory: Path, settings: GroupSettings, clock: VirtualClock) -> None:
         self.directory, self.settings, self.clock = directory, settings, clock
         self.random = CountingRandom()
         path = directory / "metadata.sqlite"
@@ -177,7 +130,9 @@ QUICK = GroupSettings(initial_rebalance_delay_ms=0)
 
 def world(directory: Path, settings: GroupSettings = QUICK) -> World:
     """A fresh one."""
-    return World(directory, settings, LoopClock())
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    return World(directory, settings, VirtualClock(loop))
 
 
 def subscription(*topics: str) -> bytes:

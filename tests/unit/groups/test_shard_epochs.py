@@ -17,8 +17,9 @@ from penstock.state.cluster_tables import group_shard
 from penstock.state.commands import AnyCommand, CommitOffsets, SaveGroup
 from penstock.state.read.view import StateView
 from penstock.state.rows import Shard
+from support.waiting import turns
 from unit.groups.calls import write
-from unit.groups.fakes import World, join_request, run, settle, world
+from unit.groups.fakes import World, join_request, world
 
 
 class Owned:
@@ -67,45 +68,44 @@ def _coordinator(one: World, recorder: Recorder, owned: Owned) -> GroupCoordinat
     )
 
 
-def test_a_save_under_way_carries_the_epoch_that_its_group_was_read_under(tmp_path: Path) -> None:
-    async def work() -> None:
-        one, recorder, owned = world(tmp_path), Recorder(), Owned()
-        groups = _coordinator(one, recorder, owned)
-        joined = await groups.join("g", join_request(new_member_id="m"))
-        sync = asyncio.ensure_future(
-            groups.sync(
-                "g",
-                SyncRequest(
-                    member_id=joined.member_id,
-                    instance_id=None,
-                    generation=joined.generation,
-                    protocol_type="consumer",
-                    protocol_name="range",
-                    assignments={joined.member_id: b"all"},
-                ),
-            )
+async def test_a_save_under_way_carries_the_epoch_that_its_group_was_read_under(
+    tmp_path: Path,
+) -> None:
+    one, recorder, owned = world(tmp_path), Recorder(), Owned()
+    groups = _coordinator(one, recorder, owned)
+    joined = await groups.join("g", join_request(new_member_id="m"))
+    sync = asyncio.ensure_future(
+        groups.sync(
+            "g",
+            SyncRequest(
+                member_id=joined.member_id,
+                instance_id=None,
+                generation=joined.generation,
+                protocol_type="consumer",
+                protocol_name="range",
+                assignments={joined.member_id: b"all"},
+            ),
         )
-        # The machine has said to save, and the task that does so has not run.
-        while not groups._journal.tasks:
-            await asyncio.sleep(0)
-        assert not recorder.commands
-        # The shard went to another agent and came back: that one wrote meanwhile.
-        owned.current = 3
-        groups.release(lambda _: True)
-        await settle()
-        assert [command.shard_epoch for command in recorder.commands] == [1]
-        recorder.gate.set()
-        assert (await sync).error is GroupError.NOT_COORDINATOR
-        # What is read from now on is another value, written under the new epoch.
-        committed = await groups.commit_offsets(
-            "g", [write(one, 1)], member_id="", instance_id=None, generation=-1
-        )
-        assert committed.error is GroupError.NONE
-        assert [command.shard_epoch for command in recorder.commands] == [1, 3]
-        await groups.close()
-        await one.close()
-
-    run(work())
+    )
+    # The machine has said to save, and the task that does so has not run.
+    while not groups._journal.tasks:
+        await asyncio.sleep(0)
+    assert not recorder.commands
+    # The shard went to another agent and came back: that one wrote meanwhile.
+    owned.current = 3
+    groups.release(lambda _: True)
+    await turns()
+    assert [command.shard_epoch for command in recorder.commands] == [1]
+    recorder.gate.set()
+    assert (await sync).error is GroupError.NOT_COORDINATOR
+    # What is read from now on is another value, written under the new epoch.
+    committed = await groups.commit_offsets(
+        "g", [write(one, 1)], member_id="", instance_id=None, generation=-1
+    )
+    assert committed.error is GroupError.NONE
+    assert [command.shard_epoch for command in recorder.commands] == [1, 3]
+    await groups.close()
+    await one.close()
 
 
 class FakeGroups:
@@ -127,32 +127,29 @@ class FakeOrder:
     head_confirmed_s = 1e12
 
 
-def test_a_shard_that_went_and_came_back_at_once_is_read_again(tmp_path: Path) -> None:
-    async def work() -> None:
-        one = world(tmp_path)
-        view = StateView.load(one.queries)
-        (agent,) = view.agents()
-        me = agent.agent_id
-        keeper = ShardKeeper(
-            me=me,
-            order=FakeOrder(),  # type: ignore[arg-type]
-            view=view,
-            clock=one.clock,
-            shows_answers=lambda: True,
-        )
-        groups = FakeGroups()
-        keeper._groups = groups  # type: ignore[assignment]
-        shard = Shard(group_shard("g"), 1, me, agent.epoch)
-        view.apply([ShardMoved(shard=shard), AgentChanged(agent=agent)])
-        keeper.follow()
-        assert (groups.told, keeper.epoch("g")) == ([("take up", True)], 1)
-        groups.told.clear()
-        # Claimed by another and claimed back, in one batch of applied entries.
-        for moved in (replace(shard, shard_epoch=2, agent=me + 1), replace(shard, shard_epoch=3)):
-            view.apply([ShardMoved(shard=moved)])
-        keeper.follow()
-        assert groups.told == [("release", True), ("take up", True)]
-        assert keeper.epoch("g") == 3
-        await one.close()
-
-    run(work())
+async def test_a_shard_that_went_and_came_back_at_once_is_read_again(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    view = StateView.load(one.queries)
+    (agent,) = view.agents()
+    me = agent.agent_id
+    keeper = ShardKeeper(
+        me=me,
+        order=FakeOrder(),  # type: ignore[arg-type]
+        view=view,
+        clock=one.clock,
+        shows_answers=lambda: True,
+    )
+    groups = FakeGroups()
+    keeper._groups = groups  # type: ignore[assignment]
+    shard = Shard(group_shard("g"), 1, me, agent.epoch)
+    view.apply([ShardMoved(shard=shard), AgentChanged(agent=agent)])
+    keeper.follow()
+    assert (groups.told, keeper.epoch("g")) == ([("take up", True)], 1)
+    groups.told.clear()
+    # Claimed by another and claimed back, in one batch of applied entries.
+    for moved in (replace(shard, shard_epoch=2, agent=me + 1), replace(shard, shard_epoch=3)):
+        view.apply([ShardMoved(shard=moved)])
+    keeper.follow()
+    assert groups.told == [("release", True), ("take up", True)]
+    assert keeper.epoch("g") == 3
+    await one.close()

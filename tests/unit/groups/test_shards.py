@@ -16,6 +16,7 @@ from penstock.state.commands import ClaimShard
 from support.cluster_face import ClusterAgent, World
 from support.group_client import GroupClient
 from support.slow import slow_unless
+from support.waiting import until
 
 STALE_S = 0.75
 
@@ -78,9 +79,7 @@ async def test_a_stopped_coordinator_that_wakes_answers_for_nobody(world: World,
     owner = owner_of(world, "g")
     owner.pause()
     other = next(one for one in agents if one is not owner)
-    await world.until(
-        lambda: owner_of_as_seen(other, "g") not in (None, owner.agent_id), timeout_s=5
-    )
+    await until(lambda: owner_of_as_seen(other, "g") not in (None, owner.agent_id), timeout_s=5)
     # A second member joins at the new owner: another generation, with another assignment.
     former = client.generation
     second = GroupClient(world)
@@ -120,7 +119,7 @@ async def test_a_coordinator_that_lags_serves_no_longer_than_its_head_is_fresh(
     owner.journal.lag_s = 6.0
     other = next(one for one in agents if one is not owner)
     await other.on_node(other.membership.drain(owner.agent_id))
-    await world.until(lambda: owner_of_as_seen(other, "g") is not owner.agent_id)
+    await until(lambda: owner_of_as_seen(other, "g") is not owner.agent_id)
     cut_s = world.loop.time()
     stale = asyncio.ensure_future(owner.call("offset_commit", 7, **client.commit_fields(1)))
     answered: list[float] = []
@@ -154,7 +153,7 @@ async def test_what_waits_at_a_drained_coordinator_is_told_to_look_elsewhere(wor
     assert waiting == 1
     other = next(one for one in agents if one is not owner)
     await other.on_node(other.membership.drain(owner.agent_id))
-    await world.until(lambda: other.shards.owned_by(owner.agent_id) == 0, timeout_s=10)
+    await until(lambda: other.shards.owned_by(owner.agent_id) == 0, timeout_s=10)
     assert not owner.groups._memory.groups
     await asyncio.sleep(1)
     # At the new coordinator: the join began another rebalance there.
@@ -212,7 +211,7 @@ async def test_a_restarted_agent_claims_anew_what_it_had(world: World) -> None:
     client.owner = None
     assert await client.heartbeat() == 0
     assert await client.committed() == 9
-    await world.until(lambda: again.view.shard_epoch(group_shard("g")) > epoch)
+    await until(lambda: again.view.shard_epoch(group_shard("g")) > epoch)
 
 
 async def test_an_agent_that_ends_in_order_hands_its_groups_over_first(world: World) -> None:
@@ -265,7 +264,7 @@ async def after_an_outage(world: World) -> None:
     await asyncio.sleep(20)
     world.journal.come_back()
     owner = owner_of(world, "g")
-    await world.until(lambda: owner.shards.error("g") is GroupError.NONE, timeout_s=5)
+    await until(lambda: owner.shards.error("g") is GroupError.NONE, timeout_s=5)
 
 
 async def test_clients_that_gave_their_membership_up_in_an_outage_go_on_at_once(
@@ -469,10 +468,10 @@ async def test_an_agent_that_is_quiet_is_named_as_no_coordinator(world: World) -
     assert all(other.shards.coordinator("g") == owner.agent_id for other in others)
     owner.kill()
     for other in others:
-        await world.until(lambda other=other: bool(other.membership.quiet), timeout_s=1)
+        await until(lambda other=other: bool(other.membership.quiet), timeout_s=1)
         assert owner_of_as_seen(other, "g") == owner.agent_id
         assert other.shards.coordinator("g") is None
-    await world.until(
+    await until(
         lambda: others[0].shards.coordinator("g") not in (None, owner.agent_id), timeout_s=3
     )
 
@@ -481,7 +480,7 @@ async def test_a_claim_without_an_answer_says_how_long_it_was_waited_for(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = await world.cluster(1, 2)
-    await world.until(lambda: len(second.shards.owned()) > 8)
+    await until(lambda: len(second.shards.owned()) > 8)
     real = first.order.commit
 
     async def hang(commands: Any, **options: Any) -> Any:
@@ -491,6 +490,6 @@ async def test_a_claim_without_an_answer_says_how_long_it_was_waited_for(
 
     first.order.commit = hang  # type: ignore[method-assign]
     await first.on_node(first.membership.drain(2))
-    await world.until(lambda: "could not claim" in caplog.text, timeout_s=20)
+    await until(lambda: "could not claim" in caplog.text, timeout_s=20)
     lines = [line for line in caplog.messages if "could not claim" in line]
     assert all(line.endswith(" shards of groups: no answer in 5 s") for line in lines)

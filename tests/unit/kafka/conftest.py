@@ -26,6 +26,7 @@ from penstock.state.answers import AnyAnswer, Refusal
 from penstock.state.commands import AnyCommand, CreateTopic
 from penstock.state.read.view import StateView
 from penstock.system import SystemRandom
+from penstock.testing.clock import ManualClock
 from support.loopback import RawHandler
 from support.replies import body_of
 from support.replies import encoded as encoded_answer
@@ -125,17 +126,6 @@ class StandInLog:
         return {key: 100 * self.high_watermark(key) for key in keys}
 
 
-class TestClock:
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def now_ms(self) -> int:
-        return int(self.seconds * 1000)
-
-    def monotonic_s(self) -> float:
-        return self.seconds
-
-
 class NoSink:
     def unsent_bytes(self) -> int:
         return 0
@@ -154,7 +144,7 @@ class NoSink:
 
 
 def make_broker(folder: Path, **settings: Any) -> Broker:
-    clock = TestClock()
+    clock = ManualClock(now_ms=1_000_000)
     committer = OrderCommitter(folder, clock)
     fields: dict[str, Any] = {
         "view": committer.view,

@@ -13,6 +13,7 @@ from penstock.state.cluster_tables import group_shard
 from support.cluster_calls import create, leaders, list_offsets, metadata, zoned
 from support.cluster_face import World
 from support.group_client import GroupClient
+from support.waiting import until
 
 
 async def test_clients_are_shown_agents_of_their_zone_as_leaders(world: World) -> None:
@@ -69,9 +70,7 @@ async def test_leaders_move_only_with_agents_that_come_and_go(world: World) -> N
 
     before = await led()
     agents[1].kill()
-    await world.until(
-        lambda: all(not one.live for one in agents[0].view.agents() if one.agent_id == 2)
-    )
+    await until(lambda: all(not one.live for one in agents[0].view.agents() if one.agent_id == 2))
     without = await led()
     assert 2 not in without.values()
     assert all(without[n] == leader for n, leader in before.items() if leader != 2)
@@ -139,7 +138,7 @@ async def test_a_coordinator_is_named_once_there_is_one(world: World) -> None:
     owner = next(agent for agent in agents if agent.agent_id == owner_id)
     other = next(agent for agent in agents if agent is not owner)
     owner.kill()
-    await world.until(lambda: other.view.shard_owner(group_shard("g")) is None)
+    await until(lambda: other.view.shard_owner(group_shard("g")) is None)
     found = await other.call("find_coordinator", 3, key="g", key_type=0)
     assert found.error_code.value == ErrorCode.COORDINATOR_NOT_AVAILABLE
     await asyncio.sleep(0.5)

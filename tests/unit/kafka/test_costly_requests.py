@@ -197,7 +197,7 @@ def test_so_many_topics_a_second_are_created(
     assert codes() == [0, 0, 0, 5, 5]
     (line,) = caplog.messages
     assert "2 topics that client test at 127.0.0.1 asks for are not created yet" in line
-    broker.clock.seconds += 0.4
+    broker.clock.advance(0.4)
     assert codes() == [0, 0, 0, 0, 5]
-    broker.clock.seconds += 100
+    broker.clock.advance(100)
     assert codes() == [0, 0, 0, 0, 0]

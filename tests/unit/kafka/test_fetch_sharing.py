@@ -168,66 +168,56 @@ def test_whoever_is_woken_gets_what_it_would_get_alone(
         run_rig(Path(folder), test)
 
 
-def test_equal_fetches_get_one_answer(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        broker = broker_of(rig)
-        takers: list[Any] = []
-        for version in (4, 11):
-            for _ in range(20):
-                sink = Sink(2 << 20, files=False)
-                ask(broker, version, body_of(version, {0: 0}), sink).taker = takers.append
-        await rig.append(key, b"x")
-        while len(takers) < 40:
-            await asyncio.sleep(0)
-        assert len({id(reply[0]) for reply in takers}) == 2
-
-    run_rig(tmp_path, test)
+async def test_equal_fetches_get_one_answer(rig: Rig) -> None:
+    (key,) = await rig.topic("t")
+    broker = broker_of(rig)
+    takers: list[Any] = []
+    for version in (4, 11):
+        for _ in range(20):
+            sink = Sink(2 << 20, files=False)
+            ask(broker, version, body_of(version, {0: 0}), sink).taker = takers.append
+    await rig.append(key, b"x")
+    while len(takers) < 40:
+        await asyncio.sleep(0)
+    assert len({id(reply[0]) for reply in takers}) == 2
 
 
 @pytest.mark.parametrize("limit", ["bytes_max", "partition_bytes_max", "room"])
-def test_what_others_get_is_not_given_beyond_a_limit(tmp_path: Path, limit: str) -> None:
+async def test_what_others_get_is_not_given_beyond_a_limit(rig: Rig, limit: str) -> None:
     """What is new doesn't fit any more, and without it there is too little still."""
-
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        await rig.append(key, bytes(300))
-        broker = broker_of(rig)
-        (length,) = struct.unpack_from(
-            ">i", joined(ask(broker, 4, body_of(4, {0: 0}), Sink(2 << 20, files=False))), 41
-        )
-        assert 300 < length < 400
-        limits = {} if limit == "room" else {limit: length + 10}
-        room = length + 10 if limit == "room" else 2 << 20
-        few = body_of(4, {0: 0}, bytes_min=length + 1, **limits)
-        limited = [ask(broker, 4, few, Sink(room, files=False)) for _ in range(20)]
-        all_ = body_of(4, {0: 0}, bytes_min=length + 1)
-        unlimited = [ask(broker, 4, all_, Sink(2 << 20, files=False)) for _ in range(20)]
-        await rig.append(key, b"")
-        await asyncio.sleep(0.001)
-        assert all(reply.done() for reply in unlimited)
-        assert not any(reply.done() for reply in limited)
-        for reply in limited:
-            reply.cancel()
-
-    run_rig(tmp_path, test)
+    (key,) = await rig.topic("t")
+    await rig.append(key, bytes(300))
+    broker = broker_of(rig)
+    (length,) = struct.unpack_from(
+        ">i", joined(ask(broker, 4, body_of(4, {0: 0}), Sink(2 << 20, files=False))), 41
+    )
+    assert 300 < length < 400
+    limits = {} if limit == "room" else {limit: length + 10}
+    room = length + 10 if limit == "room" else 2 << 20
+    few = body_of(4, {0: 0}, bytes_min=length + 1, **limits)
+    limited = [ask(broker, 4, few, Sink(room, files=False)) for _ in range(20)]
+    all_ = body_of(4, {0: 0}, bytes_min=length + 1)
+    unlimited = [ask(broker, 4, all_, Sink(2 << 20, files=False)) for _ in range(20)]
+    await rig.append(key, b"")
+    await asyncio.sleep(0.001)
+    assert all(reply.done() for reply in unlimited)
+    assert not any(reply.done() for reply in limited)
+    for reply in limited:
+        reply.cancel()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_fetch_that_nobody_waits_for_any_more_is_not_answered(tmp_path: Path, when: str) -> None:
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        broker = broker_of(rig)
-        reply = ask(broker, 4, body_of(4, {0: 0}), Sink(1 << 20, files=False))
-        taken: list[Any] = []
-        reply.taker = taken.append
-        if when == "before":
-            reply.cancel()
-        await rig.append(key, b"x")
-        await asyncio.sleep(0.001)
+async def test_a_fetch_that_nobody_waits_for_any_more_is_not_answered(rig: Rig, when: str) -> None:
+    (key,) = await rig.topic("t")
+    broker = broker_of(rig)
+    reply = ask(broker, 4, body_of(4, {0: 0}), Sink(1 << 20, files=False))
+    taken: list[Any] = []
+    reply.taker = taken.append
+    if when == "before":
         reply.cancel()
-        await asyncio.sleep(0)
-        assert len(taken) == (when == "after")
-        assert len(rig.log.waiters) == 0
-
-    run_rig(tmp_path, test)
+    await rig.append(key, b"x")
+    await asyncio.sleep(0.001)
+    reply.cancel()
+    await asyncio.sleep(0)
+    assert len(taken) == (when == "after")
+    assert len(rig.log.waiters) == 0

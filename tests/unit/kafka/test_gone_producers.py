@@ -16,7 +16,8 @@ from penstock.kafka.handlers import produce
 from penstock.kafka.record_checks import RecordChecks
 from penstock.state.answers import BatchStatus
 from support.by_hand import ByHand
-from support.loopback import PRODUCE, reply, request, serving, turns, until
+from support.loopback import PRODUCE, reply, request, serving
+from support.waiting import turns, until
 from unit.kafka.test_fetch_sharing import Sink
 from unit.kafka.test_long_requests import BATCH, produce_body, records
 from unit.kafka.test_produce import Appended, by_name, raw, uneven

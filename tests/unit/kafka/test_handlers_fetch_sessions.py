@@ -60,7 +60,7 @@ def test_a_client_past_the_last_session_is_served_without_one(fetch: Any, broker
     for epoch in (1, 2):
         assert fetch(0, 0, 0, 1, 2) == (0, 0, 3)
         assert fetch(session_id, epoch) == (0, session_id, 0)
-    broker.clock.seconds += EVICTABLE_AFTER_S
+    broker.clock.advance(EVICTABLE_AFTER_S)
     _, other, count = fetch(0, 0, 2)
     assert other not in (0, session_id)
     assert count == 1

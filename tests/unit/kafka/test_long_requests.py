@@ -6,8 +6,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import struct
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,15 +17,17 @@ from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import MalformedRequestError
 from penstock.kafka.fetch.long_fetch import FOUND_AT_ONCE
 from penstock.kafka.handlers import fetch, produce
+from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.replies import LateReply
 from penstock.kafka.wire import schema
 from penstock.kafka.wire.fetch_codec import STEP_ITEMS, FetchPartition, encode_fetch
 from penstock.kafka.wire.produce_codec import STEP_ITEMS as PRODUCE_STEP_ITEMS
 from penstock.kafka.wire.produce_codec import TEXTS_BYTES_MAX
 from penstock.system.turns import Turns
-from support.log_rig import Rig, run_rig
+from support.log_rig import Rig
 from support.loop_probe import Probe
-from support.loopback import FETCH, api_versions, reply, request, serving, turns, until
+from support.loopback import FETCH, api_versions, reply, request, serving
+from support.waiting import turns, until
 from unit.kafka.test_fetch_sharing import Sink, broker_of
 from unit.kafka.test_produce import batch, by_name
 
@@ -82,9 +82,8 @@ class Client:
         self.state = ConnectionState(1, Sink(1 << 20, files=False))
 
     def send(self, handler: Any, version: int, body: bytes) -> Any:
-        context = RequestContext(
-            handler.API_KEY, version, 1, "c", "127.0.0.1", self.broker, self.state
-        )
+        api = BY_MODULE[handler.__name__.rpartition(".")[2]]
+        context = RequestContext(api.key, version, 1, "c", "127.0.0.1", self.broker, self.state)
         return handler.serve(context, memoryview(bytearray(body)))
 
     async def ask(self, handler: Any, version: int, body: bytes) -> bytes:
@@ -94,13 +93,11 @@ class Client:
         return b"".join(map(bytes, reply or ()))
 
 
-def in_rig(path: Path, test: Callable[[Rig, Client], Any]) -> None:
-    async def run(rig: Rig) -> None:
-        broker = broker_of(rig)
-        broker.turns = Turns(items_max=TURN_ITEMS)
-        await test(rig, Client(broker, await rig.topic("t", 3)))
-
-    run_rig(path, run)
+@pytest.fixture
+async def client(rig: Rig) -> Client:
+    broker = broker_of(rig)
+    broker.turns = Turns(items_max=TURN_ITEMS)
+    return Client(broker, await rig.topic("t", 3))
 
 
 EMPTY = [records(0, None)] * MANY
@@ -126,280 +123,235 @@ LONG = {
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_no_request_of_many_partitions_holds_the_loop(tmp_path: Path, name: str) -> None:
-    async def test(_: Rig, client: Client) -> None:
-        handler, version, body = LONG[name]
-        with Probe() as probe:
-            await client.ask(handler, version, body)
-        assert probe.most < CALLS_MAX, (probe.most, probe.total, probe.turns)
-        assert probe.turns > 10
-
-    in_rig(tmp_path, test)
+async def test_no_request_of_many_partitions_holds_the_loop(client: Client, name: str) -> None:
+    handler, version, body = LONG[name]
+    with Probe() as probe:
+        await client.ask(handler, version, body)
+    assert probe.most < CALLS_MAX, (probe.most, probe.total, probe.turns)
+    assert probe.turns > 10
 
 
-def test_a_session_of_many_partitions_takes_turns_at_each_fetch(tmp_path: Path) -> None:
-    async def test(rig: Rig, client: Client) -> None:
-        await rig.topic("wide", 5_000)
-        body = fetch_body(("wide", [wanted(n) for n in range(5_000)]), session=(0, 0))
-        answer = await client.ask(fetch, 10, body)
-        (session_id,) = struct.unpack_from(">i", answer, 6)
-        assert session_id > 0
-        with Probe() as probe:
-            answer = await client.ask(fetch, 10, fetch_body(session=(session_id, 1)))
-        assert answer == b"".join(map(bytes, encode_fetch([], 10, session_id=session_id)))
-        assert probe.most < 8_000, (probe.most, probe.total)
-
-    in_rig(tmp_path, test)
+async def test_a_session_of_many_partitions_takes_turns_at_each_fetch(
+    rig: Rig, client: Client
+) -> None:
+    await rig.topic("wide", 5_000)
+    body = fetch_body(("wide", [wanted(n) for n in range(5_000)]), session=(0, 0))
+    answer = await client.ask(fetch, 10, body)
+    (session_id,) = struct.unpack_from(">i", answer, 6)
+    assert session_id > 0
+    with Probe() as probe:
+        answer = await client.ask(fetch, 10, fetch_body(session=(session_id, 1)))
+    assert answer == b"".join(map(bytes, encode_fetch([], 10, session_id=session_id)))
+    assert probe.most < 8_000, (probe.most, probe.total)
 
 
 @pytest.mark.parametrize("version", [3, 8])
-def test_a_long_produce_is_answered_as_a_short_one(tmp_path: Path, version: int) -> None:
+async def test_a_long_produce_is_answered_as_a_short_one(
+    rig: Rig, client: Client, version: int
+) -> None:
     part = [records(0, BATCH), records(1, None), records(7, BATCH), records(2, BATCH)]
     times = PRODUCE_STEP_ITEMS // 2
     read = entity_reader(schema.response_types("produce", version).ProduceResponse)
 
-    async def test(rig: Rig, client: Client) -> None:
-        async def told(body: bytes) -> list[tuple[int, int, int, str | None]]:
-            answer, _ = read(await client.ask(produce, version, body), 0)
-            (topic,) = answer.responses
-            return [
-                (
-                    one.index,
-                    one.error_code.value,
-                    one.base_offset,
-                    getattr(one, "error_message", None),
-                )
-                for one in topic.partition_responses
-            ]
+    async def told(body: bytes) -> list[tuple[int, int, int, str | None]]:
+        answer, _ = read(await client.ask(produce, version, body), 0)
+        (topic,) = answer.responses
+        return [
+            (
+                one.index,
+                one.error_code.value,
+                one.base_offset,
+                getattr(one, "error_message", None),
+            )
+            for one in topic.partition_responses
+        ]
 
-        first, *refused, last = await told(produce_body(("t", part)))
-        assert (first[1:3], last[1:3]) == ((0, 0), (0, 0))
-        many = await told(produce_body(("t", part * times)))
-        assert [one for one in many if one[1]] == refused * times
-        offsets = list(range(1, times + 1))
-        for partition in (0, 2):
-            assert [one[2] for one in many if one[0] == partition] == offsets
-
-    in_rig(tmp_path, test)
+    first, *refused, last = await told(produce_body(("t", part)))
+    assert (first[1:3], last[1:3]) == ((0, 0), (0, 0))
+    many = await told(produce_body(("t", part * times)))
+    assert [one for one in many if one[1]] == refused * times
+    offsets = list(range(1, times + 1))
+    for partition in (0, 2):
+        assert [one[2] for one in many if one[0] == partition] == offsets
 
 
-def test_what_comes_later_on_a_connection_is_appended_later(tmp_path: Path) -> None:
-    async def test(rig: Rig, client: Client) -> None:
-        long = client.send(produce, 3, produce_body(("t", [records(0, BATCH)] * 3_000)))
-        short = client.send(produce, 3, by_name("t", BATCH))
-        assert client.state.items == PRODUCE_STEP_ITEMS + 2
-        (reply,) = await short
-        assert struct.unpack_from(">q", reply, 17) == (3_000,)
-        await long
-        await until(lambda: client.state.items == 0)
-
-    in_rig(tmp_path, test)
+async def test_what_comes_later_on_a_connection_is_appended_later(rig: Rig, client: Client) -> None:
+    long = client.send(produce, 3, produce_body(("t", [records(0, BATCH)] * 3_000)))
+    short = client.send(produce, 3, by_name("t", BATCH))
+    assert client.state.items == PRODUCE_STEP_ITEMS + 2
+    (reply,) = await short
+    assert struct.unpack_from(">q", reply, 17) == (3_000,)
+    await long
+    await until(lambda: client.state.items == 0)
 
 
-def test_a_long_produce_whose_peer_is_gone_is_forgotten_before_the_log_has_any_of_it(
-    tmp_path: Path,
+async def test_a_long_produce_whose_peer_is_gone_is_forgotten_before_the_log_has_any_of_it(
+    rig: Rig, client: Client
 ) -> None:
-    async def test(rig: Rig, client: Client) -> None:
-        key = (await rig.topic("gone"))[0]
-        many = ("gone", [records(0, BATCH)] * 3_000)
-        sent = [client.send(produce, 3, produce_body(many)) for _ in range(3)]
-        unanswered = client.send(produce, 3, produce_body(many, acks=0))
-        await until(lambda: rig.log.high_watermark(key) > 0)
-        client.state.leave()
-        assert len(client.state.produces) == 2
-        await asyncio.wait([*sent, unanswered])
-        assert [one.cancelled() for one in sent] == [False, True, True]
-        assert rig.log.high_watermark(key) == 6_000
-        assert not client.state.produces
-        assert not client.broker.long_produces.locked()
-
-    in_rig(tmp_path, test)
+    key = (await rig.topic("gone"))[0]
+    many = ("gone", [records(0, BATCH)] * 3_000)
+    sent = [client.send(produce, 3, produce_body(many)) for _ in range(3)]
+    unanswered = client.send(produce, 3, produce_body(many, acks=0))
+    await until(lambda: rig.log.high_watermark(key) > 0)
+    client.state.leave()
+    assert len(client.state.produces) == 2
+    await asyncio.wait([*sent, unanswered])
+    assert [one.cancelled() for one in sent] == [False, True, True]
+    assert rig.log.high_watermark(key) == 6_000
+    assert not client.state.produces
+    assert not client.broker.long_produces.locked()
 
 
-def test_a_long_produce_that_is_malformed_holds_up_nothing(tmp_path: Path) -> None:
-    async def test(_: Rig, client: Client) -> None:
-        long = client.send(produce, 3, produce_body(("t", EMPTY))[:-3])
-        short = client.send(produce, 3, by_name("t", BATCH))
-        with pytest.raises(MalformedRequestError):
-            await long
-        (reply,) = await short
-        assert struct.unpack_from(">hq", reply, 15) == (0, 0)
-        assert not client.state.produces
-        await until(lambda: client.state.items == 0)
-
-    in_rig(tmp_path, test)
+async def test_a_long_produce_that_is_malformed_holds_up_nothing(client: Client) -> None:
+    long = client.send(produce, 3, produce_body(("t", EMPTY))[:-3])
+    short = client.send(produce, 3, by_name("t", BATCH))
+    with pytest.raises(MalformedRequestError):
+        await long
+    (reply,) = await short
+    assert struct.unpack_from(">hq", reply, 15) == (0, 0)
+    assert not client.state.produces
+    await until(lambda: client.state.items == 0)
 
 
 WIDE = STEP_ITEMS + 500
 
 
-def test_a_long_fetch_is_answered_by_what_comes(tmp_path: Path) -> None:
-    async def test(rig: Rig, client: Client) -> None:
-        keys = await rig.topic("wide", WIDE)
-        body = fetch_body(("wide", [wanted(n) for n in range(WIDE)]), wait_ms=600_000)
-        reply = client.send(fetch, 10, body)
-        await until(lambda: len(rig.log.waiters) > 0)
-        for _ in range(200):
-            await asyncio.sleep(0)
-        assert not reply.done()
-        await rig.append(keys[-1], b"x")
-        assert b"x" in b"".join(map(bytes, await reply))
-        await until(lambda: len(rig.log.waiters) == 0)
-
-    in_rig(tmp_path, test)
+async def test_a_long_fetch_is_answered_by_what_comes(rig: Rig, client: Client) -> None:
+    keys = await rig.topic("wide", WIDE)
+    body = fetch_body(("wide", [wanted(n) for n in range(WIDE)]), wait_ms=600_000)
+    reply = client.send(fetch, 10, body)
+    await until(lambda: len(rig.log.waiters) > 0)
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert not reply.done()
+    await rig.append(keys[-1], b"x")
+    assert b"x" in b"".join(map(bytes, await reply))
+    await until(lambda: len(rig.log.waiters) == 0)
 
 
-def test_long_fetches_that_wait_hold_their_frames_alone(tmp_path: Path) -> None:
+async def test_long_fetches_that_wait_hold_their_frames_alone(rig: Rig, client: Client) -> None:
     def read() -> int:
         return sum(type(one) is FetchPartition for one in gc.get_objects())
 
-    async def test(rig: Rig, client: Client) -> None:
-        keys = await rig.topic("wide", WIDE)
-        gc.collect()  # what other tests left may go at any time
-        others = read()
-        body = fetch_body(("wide", [wanted(n) for n in range(WIDE)]), wait_ms=600_000)
-        clients = [Client(client.broker, keys) for _ in range(3)]
-        async with client.broker.long_fetches:
-            replies = [one.send(fetch, 10, body) for one in clients]
-            await turns()
-            assert read() == others, "they wait for their turn"
-        listed = -(-WIDE // FOUND_AT_ONCE) * len(clients)
-        await until(lambda: len(rig.log.waiters) == listed)
-        await until(lambda: not client.broker.long_fetches.locked())
+    keys = await rig.topic("wide", WIDE)
+    gc.collect()  # what other tests left may go at any time
+    others = read()
+    body = fetch_body(("wide", [wanted(n) for n in range(WIDE)]), wait_ms=600_000)
+    clients = [Client(client.broker, keys) for _ in range(3)]
+    async with client.broker.long_fetches:
+        replies = [one.send(fetch, 10, body) for one in clients]
         await turns()
-        assert read() == others, "they wait for records"
-        await rig.append(keys[-1], b"x")
-        for answer in replies:
-            assert b"x" in b"".join(map(bytes, await answer))
+        assert read() == others, "they wait for their turn"
+    listed = -(-WIDE // FOUND_AT_ONCE) * len(clients)
+    await until(lambda: len(rig.log.waiters) == listed)
+    await until(lambda: not client.broker.long_fetches.locked())
+    await turns()
+    assert read() == others, "they wait for records"
+    await rig.append(keys[-1], b"x")
+    for answer in replies:
+        assert b"x" in b"".join(map(bytes, await answer))
 
-    in_rig(tmp_path, test)
 
-
-def test_a_long_fetch_is_answered_at_its_time(tmp_path: Path) -> None:
-    async def test(rig: Rig, client: Client) -> None:
-        await rig.topic("wide", WIDE)
-        body = fetch_body(("wide", [wanted(n) for n in range(WIDE)]), wait_ms=20)
-        short = await client.ask(fetch, 10, fetch_body(("wide", [wanted(0)])))
-        answer = await client.ask(fetch, 10, body)
-        assert len(answer) - len(short) == (WIDE - 1) * (len(short) - 10 - 4 - 6 - 4)
-
-    in_rig(tmp_path, test)
+async def test_a_long_fetch_is_answered_at_its_time(rig: Rig, client: Client) -> None:
+    await rig.topic("wide", WIDE)
+    body = fetch_body(("wide", [wanted(n) for n in range(WIDE)]), wait_ms=20)
+    short = await client.ask(fetch, 10, fetch_body(("wide", [wanted(0)])))
+    answer = await client.ask(fetch, 10, body)
+    assert len(answer) - len(short) == (WIDE - 1) * (len(short) - 10 - 4 - 6 - 4)
 
 
 @pytest.mark.parametrize("partitions", [1, WIDE])
-def test_a_fetch_waits_for_records_no_longer_than_until_something_else_is_asked(
-    tmp_path: Path, partitions: int
+async def test_a_fetch_waits_for_records_no_longer_than_until_something_else_is_asked(
+    rig: Rig, client: Client, partitions: int
 ) -> None:
     """Else who looks for a leader, over the connection by which it fetches, waits for its Fetch."""
-
-    async def test(rig: Rig, client: Client) -> None:
-        await rig.topic("wide", partitions)
-        body = fetch_body(("wide", [wanted(n) for n in range(partitions)]), wait_ms=600_000)
-        async with serving(client.broker) as (_, connect):
-            reader, writer = await connect()
-            for first in (1, 3):
-                writer.write(request(FETCH, 10, first, body))
-                await until(lambda: len(rig.log.waiters) > 0)
-                await turns()
-                writer.write(api_versions(first + 1))
-                assert [(await reply(reader))[0] for _ in range(2)] == [first, first + 1]
-                await until(lambda: len(rig.log.waiters) == 0)
-            # Also where both are there at once.
-            writer.write(request(FETCH, 10, 5, body) + api_versions(6))
-            assert [(await reply(reader))[0] for _ in range(2)] == [5, 6]
-
-    in_rig(tmp_path, test)
-
-
-def test_a_long_fetch_hears_what_is_asked_while_it_collects(tmp_path: Path) -> None:
-    async def test(rig: Rig, client: Client) -> None:
-        await rig.topic("wide", WIDE)
-        body = fetch_body(("wide", [wanted(n) for n in range(WIDE)]), wait_ms=600_000)
-        async with serving(client.broker) as (_, connect):
-            for turn_count in range(0, 40, 3):
-                reader, writer = await connect()
-                writer.write(request(FETCH, 10, 1, body))
-                await until(client.broker.long_fetches.locked)
-                await turns(turn_count)
-                writer.write(api_versions(2))
-                async with asyncio.timeout(30):
-                    assert [(await reply(reader))[0] for _ in range(2)] == [1, 2]
-                writer.close()
-
-    in_rig(tmp_path, test)
-
-
-def test_a_fetch_behind_a_fetch_is_nothing_else(tmp_path: Path) -> None:
-    """A client that always has two under way would else never wait for records."""
-
-    async def test(rig: Rig, client: Client) -> None:
-        keys = await rig.topic("narrow", 1)
-        body = fetch_body(("narrow", [wanted(0)]), wait_ms=600_000)
-        async with serving(client.broker) as (_, connect):
-            reader, writer = await connect()
-            writer.write(request(FETCH, 10, 1, body) + request(FETCH, 10, 2, body))
+    await rig.topic("wide", partitions)
+    body = fetch_body(("wide", [wanted(n) for n in range(partitions)]), wait_ms=600_000)
+    async with serving(client.broker) as (_, connect):
+        reader, writer = await connect()
+        for first in (1, 3):
+            writer.write(request(FETCH, 10, first, body))
             await until(lambda: len(rig.log.waiters) > 0)
             await turns()
-            await rig.append(keys[0], b"x")
-            for number in (1, 2):
-                correlation_id, answer = await reply(reader)
-                assert correlation_id == number
-                assert b"x" in answer
+            writer.write(api_versions(first + 1))
+            assert [(await reply(reader))[0] for _ in range(2)] == [first, first + 1]
+            await until(lambda: len(rig.log.waiters) == 0)
+        # Also where both are there at once.
+        writer.write(request(FETCH, 10, 5, body) + api_versions(6))
+        assert [(await reply(reader))[0] for _ in range(2)] == [5, 6]
 
-    in_rig(tmp_path, test)
+
+async def test_a_long_fetch_hears_what_is_asked_while_it_collects(rig: Rig, client: Client) -> None:
+    await rig.topic("wide", WIDE)
+    body = fetch_body(("wide", [wanted(n) for n in range(WIDE)]), wait_ms=600_000)
+    async with serving(client.broker) as (_, connect):
+        for turn_count in range(0, 40, 3):
+            reader, writer = await connect()
+            writer.write(request(FETCH, 10, 1, body))
+            await until(client.broker.long_fetches.locked)
+            await turns(turn_count)
+            writer.write(api_versions(2))
+            async with asyncio.timeout(30):
+                assert [(await reply(reader))[0] for _ in range(2)] == [1, 2]
+            writer.close()
 
 
-def test_a_long_fetch_that_nobody_waits_for_is_forgotten(tmp_path: Path) -> None:
-    async def test(rig: Rig, client: Client) -> None:
-        await rig.topic("wide", WIDE)
-        body = fetch_body(("wide", [wanted(n) for n in range(WIDE)]), wait_ms=600_000)
-        reply = client.send(fetch, 10, body)
+async def test_a_fetch_behind_a_fetch_is_nothing_else(rig: Rig, client: Client) -> None:
+    """A client that always has two under way would else never wait for records."""
+    keys = await rig.topic("narrow", 1)
+    body = fetch_body(("narrow", [wanted(0)]), wait_ms=600_000)
+    async with serving(client.broker) as (_, connect):
+        reader, writer = await connect()
+        writer.write(request(FETCH, 10, 1, body) + request(FETCH, 10, 2, body))
         await until(lambda: len(rig.log.waiters) > 0)
-        reply.cancel()
-        await until(lambda: len(rig.log.waiters) == 0)
-        assert not client.broker.long_fetches.locked()
-
-    in_rig(tmp_path, test)
-
-
-def test_a_long_fetch_gives_a_partition_once_as_it_was_named_last(tmp_path: Path) -> None:
-    async def test(rig: Rig, client: Client) -> None:
-        key = (await rig.topic("one"))[0]
-        await rig.append(key, b"first")
-        await rig.append(key, b"second")
-        body = fetch_body(("one", [wanted(0, 9)] * MANY + [wanted(0, 1)]))
-        answer = await client.ask(fetch, 10, body)
-        assert answer == await client.ask(fetch, 10, fetch_body(("one", [wanted(0, 1)])))
-        assert b"second" in answer
-
-    in_rig(tmp_path, test)
+        await turns()
+        await rig.append(keys[0], b"x")
+        for number in (1, 2):
+            correlation_id, answer = await reply(reader)
+            assert correlation_id == number
+            assert b"x" in answer
 
 
-def test_requests_of_few_partitions_are_answered_without_a_task(tmp_path: Path) -> None:
-    async def test(_: Rig, client: Client) -> None:
-        tasks = asyncio.all_tasks()
-        few = [records(number % 3, BATCH) for number in range(50)]
-        assert type(client.send(produce, 3, produce_body(("t", few)))) is LateReply
-        parts = [wanted(number % 3) for number in range(50)]
-        assert isinstance(client.send(fetch, 10, fetch_body(("t", parts))), list)
-        assert asyncio.all_tasks() == tasks
-        await asyncio.sleep(0.01)
-
-    in_rig(tmp_path, test)
+async def test_a_long_fetch_that_nobody_waits_for_is_forgotten(rig: Rig, client: Client) -> None:
+    await rig.topic("wide", WIDE)
+    body = fetch_body(("wide", [wanted(n) for n in range(WIDE)]), wait_ms=600_000)
+    reply = client.send(fetch, 10, body)
+    await until(lambda: len(rig.log.waiters) > 0)
+    reply.cancel()
+    await until(lambda: len(rig.log.waiters) == 0)
+    assert not client.broker.long_fetches.locked()
 
 
-def test_the_texts_of_a_long_answer_take_no_more_than_their_share(tmp_path: Path) -> None:
+async def test_a_long_fetch_gives_a_partition_once_as_it_was_named_last(
+    rig: Rig, client: Client
+) -> None:
+    key = (await rig.topic("one"))[0]
+    await rig.append(key, b"first")
+    await rig.append(key, b"second")
+    body = fetch_body(("one", [wanted(0, 9)] * MANY + [wanted(0, 1)]))
+    answer = await client.ask(fetch, 10, body)
+    assert answer == await client.ask(fetch, 10, fetch_body(("one", [wanted(0, 1)])))
+    assert b"second" in answer
+
+
+async def test_requests_of_few_partitions_are_answered_without_a_task(client: Client) -> None:
+    tasks = asyncio.all_tasks()
+    few = [records(number % 3, BATCH) for number in range(50)]
+    assert type(client.send(produce, 3, produce_body(("t", few)))) is LateReply
+    parts = [wanted(number % 3) for number in range(50)]
+    assert isinstance(client.send(fetch, 10, fetch_body(("t", parts))), list)
+    assert asyncio.all_tasks() == tasks
+    await asyncio.sleep(0.01)
+
+
+async def test_the_texts_of_a_long_answer_take_no_more_than_their_share(client: Client) -> None:
     read = entity_reader(schema.response_types("produce", 8).ProduceResponse)
-
-    async def test(_: Rig, client: Client) -> None:
-        answer = await client.ask(produce, 8, produce_body(("t", EMPTY)))
-        bare = await client.ask(produce, 8, produce_body(("nosuch", EMPTY)))
-        (topic,) = read(answer, 0)[0].responses
-        told = [one.error_message for one in topic.partition_responses]
-        assert {one.error_code.name for one in topic.partition_responses} == {"invalid_record"}
-        assert told[0] == "0 bytes are less than a batch header of 61"
-        assert told[-1] is None
-        assert told == sorted(told, key=lambda text: text is None)
-        assert len(answer) - len(bare) <= TEXTS_BYTES_MAX
-
-    in_rig(tmp_path, test)
+    answer = await client.ask(produce, 8, produce_body(("t", EMPTY)))
+    bare = await client.ask(produce, 8, produce_body(("nosuch", EMPTY)))
+    (topic,) = read(answer, 0)[0].responses
+    told = [one.error_message for one in topic.partition_responses]
+    assert {one.error_code.name for one in topic.partition_responses} == {"invalid_record"}
+    assert told[0] == "0 bytes are less than a batch header of 61"
+    assert told[-1] is None
+    assert told == sorted(told, key=lambda text: text is None)
+    assert len(answer) - len(bare) <= TEXTS_BYTES_MAX

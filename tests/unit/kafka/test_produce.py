@@ -14,14 +14,14 @@ from penstock.kafka.handlers import produce
 from penstock.kafka.record_checks import RecordChecks
 from penstock.log.append.plan import PartitionAppend
 from penstock.records.batch import crc_is_right, stored_header
-from penstock.records.decode import Record
-from penstock.records.encode import encode_batch
 from penstock.state.answers import BatchStatus
 from penstock.state.commands import CreateTopic
+from support.batches import make_batch
 from support.by_hand import ByHand
-from support.loopback import API_VERSIONS, PRODUCE, api_versions, reply, request, serving, turns
+from support.loopback import API_VERSIONS, PRODUCE, api_versions, reply, request, serving
 from support.raw_batches import PACKERS, field, good, record, uneven, varint
 from support.raw_batches import batch as raw_batch
+from support.waiting import turns
 
 NOBODY = bytes(range(16))
 
@@ -54,8 +54,7 @@ def appended(broker: Broker) -> Appended:
 
 
 def batch(value: bytes = b"v", codec: str = "none") -> bytes:
-    record = Record(offset_delta=0, timestamp=0, key=None, value=value, headers=())
-    return bytes(encode_batch([record], codec=codec))
+    return bytes(make_batch(value, time=0, codec=codec))
 
 
 def by_name(topic: str, records: bytes | None, *, acks: int = -1, partition: int = 0) -> bytes:

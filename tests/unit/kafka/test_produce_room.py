@@ -27,7 +27,8 @@ from penstock.kafka.wire.produce_codec import (
 from penstock.model.steps import at_once
 from penstock.records.batch import RecordError
 from penstock.state.commands import CreateTopic
-from support.loopback import PRODUCE, api_versions, reply, request, serving, turns, until
+from support.loopback import PRODUCE, api_versions, reply, request, serving
+from support.waiting import turns, until
 from unit.kafka.test_held_bytes import LIMIT as SMALL_LIMIT
 from unit.kafka.test_held_bytes import clients
 from unit.kafka.test_long_requests import BATCH, produce_body, records

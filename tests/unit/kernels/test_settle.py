@@ -6,19 +6,16 @@ from hypothesis import strategies as st
 
 from penstock.kernels.settle import NO_BATCH, settle
 from penstock.records.batch import patch_run, stored_header
-from penstock.records.decode import Record
-from penstock.records.encode import encode_batch
 from penstock.records.sums import SUM_MASK, run_sum
+from support.batches import make_batch
 
 
 def batches(sizes: list[tuple[int, int]], *, base_offset: int) -> list[bytes]:
     """Batches of so many offsets with values of so many bytes, one behind the other."""
     found = []
     for count, size in sizes:
-        record = Record(
-            offset_delta=count - 1, timestamp=5, key=b"k", value=bytes(size), headers=()
-        )
-        found.append(bytes(encode_batch([record], base_offset=base_offset)))
+        one = make_batch(bytes(size), keys=[b"k"], deltas=[count - 1], offset=base_offset)
+        found.append(bytes(one))
         base_offset += count
     return found
 

@@ -19,19 +19,17 @@ from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.records.sums import run_sum
 from penstock.state.rows import StoredRun
+from support.batches import make_batch
 
 SEED = (1 << 64) - 9
 
 
 def _batches(sizes: list[tuple[int, int]]) -> list[bytes]:
     """Batches of one record of so many bytes, labelled with so great an epoch, from offset 5 on."""
-    found = []
-    for offset, (size, epoch) in enumerate(sizes, start=5):
-        record = Record(offset_delta=0, timestamp=5, key=None, value=bytes(size), headers=())
-        batch = bytearray(encode_batch([record]))
-        patch_base_offset(memoryview(batch), offset, epoch)
-        found.append(bytes(batch))
-    return found
+    return [
+        bytes(make_batch(bytes(size), offset=offset, epoch=epoch))
+        for offset, (size, epoch) in enumerate(sizes, start=5)
+    ]
 
 
 SIZES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 2)), min_size=1, max_size=8)

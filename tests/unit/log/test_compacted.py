@@ -167,110 +167,98 @@ async def check_clean(rig: Rig) -> None:
     assert [each for each in report.findings if each.is_damage] == []
 
 
-def test_a_reader_in_a_gap_whose_batches_are_emptied_goes_on(tmp_path: Path) -> None:
+async def test_a_reader_in_a_gap_whose_batches_are_emptied_goes_on(rig: Rig) -> None:
     """Of all but the last batch nothing is left, in memory neither, and the fetch asks for one
     byte."""
-
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        for number in range(5):
-            await rig.append(key, b"%d" % number, keys=[b"k"])
-        await rig.drain()
-        await rig.append(key, b"", keys=[b"k"])
-        await rig.drain()
-        assert await clean(rig, key)
-        for offset in range(6):
-            ((base, end, _),) = await read_through(rig, key, offset, 1, regions=False)
-            assert (base, end) == (5, 6)
-        assert await clean(rig, key)
-        await check_clean(rig)
-
-    run_rig(tmp_path, test)
+    (key,) = await rig.topic("t")
+    for number in range(5):
+        await rig.append(key, b"%d" % number, keys=[b"k"])
+    await rig.drain()
+    await rig.append(key, b"", keys=[b"k"])
+    await rig.drain()
+    assert await clean(rig, key)
+    for offset in range(6):
+        ((base, end, _),) = await read_through(rig, key, offset, 1, regions=False)
+        assert (base, end) == (5, 6)
+    assert await clean(rig, key)
+    await check_clean(rig)
 
 
-def test_what_is_replaced_while_it_is_read_is_found_again(tmp_path: Path) -> None:
+async def test_what_is_replaced_while_it_is_read_is_found_again(rig: Rig) -> None:
     """Cursors, windows and open files of before must not lead anywhere after."""
-
-    async def test(rig: Rig) -> None:
-        random = Random(7)
-        (key,) = await rig.topic("t")
-        for number in range(40):
-            values = [random.randbytes(50) for _ in range(3)]
-            await rig.append(key, *values, keys=[b"%d" % random.randrange(9) for _ in range(3)])
-            if number % 7 == 0:
-                await rig.drain()
-        await rig.drain()
-        rig.forget_memory()
-        before = await read_through(rig, key, 0, 1, regions=False)
-        assert await read_through(rig, key, 0, 1, regions=True) == before
-        held = rig.log.reader.read_parts(key, 0, 1 << 20)
-        assert held is not None
-        for run_bytes in (1, 400, 1 << 20):
-            assert await clean(rig, key, run_bytes=run_bytes)
-            after = await read_through(rig, key, 0, 1, regions=False)
-            assert len(after) < len(before)
-            for offset, _, _ in before:
-                wanted = [batch for batch in after if batch[1] > offset]
-                for regions in (False, True):
-                    assert await read_through(rig, key, offset, 1, regions=regions) == wanted
-        assert not isinstance(held, Missing)
-        parts = held.parts if isinstance(held, PartsRead) else held.views
-        data = b"".join(
-            part.file.read_at(part.position, part.length) if isinstance(part, FileRegion) else part
-            for part in parts
-        )
-        assert batches_of(data) == before[: len(batches_of(data))], "what was named is still sent"
-
-    run_rig(tmp_path, test)
+    random = Random(7)
+    (key,) = await rig.topic("t")
+    for number in range(40):
+        values = [random.randbytes(50) for _ in range(3)]
+        await rig.append(key, *values, keys=[b"%d" % random.randrange(9) for _ in range(3)])
+        if number % 7 == 0:
+            await rig.drain()
+    await rig.drain()
+    rig.forget_memory()
+    before = await read_through(rig, key, 0, 1, regions=False)
+    assert await read_through(rig, key, 0, 1, regions=True) == before
+    held = rig.log.reader.read_parts(key, 0, 1 << 20)
+    assert held is not None
+    for run_bytes in (1, 400, 1 << 20):
+        assert await clean(rig, key, run_bytes=run_bytes)
+        after = await read_through(rig, key, 0, 1, regions=False)
+        assert len(after) < len(before)
+        for offset, _, _ in before:
+            wanted = [batch for batch in after if batch[1] > offset]
+            for regions in (False, True):
+                assert await read_through(rig, key, offset, 1, regions=regions) == wanted
+    assert not isinstance(held, Missing)
+    parts = held.parts if isinstance(held, PartsRead) else held.views
+    data = b"".join(
+        part.file.read_at(part.position, part.length) if isinstance(part, FileRegion) else part
+        for part in parts
+    )
+    assert batches_of(data) == before[: len(batches_of(data))], "what was named is still sent"
 
 
-def test_who_comes_second_changes_nothing(tmp_path: Path) -> None:
+async def test_who_comes_second_changes_nothing(rig: Rig) -> None:
     """Another cleaning, or a trim, between the reading and the commit: it is refused whole."""
-
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        for number in range(8):
-            await rig.append(key, b"%d" % number, b"x", keys=[b"k", b"%d" % number])
-            await rig.drain()
-
-        async def clean_first() -> None:
-            assert await clean(rig, key)
-
-        async def trim() -> None:
-            assert await rig.log.delete_records([(key, 5)]) == [5]
-
-        async def append() -> None:
-            await rig.append(key, b"new", keys=[b"k"])
-            await rig.drain()
-
-        assert not await clean(rig, key, before_commit=clean_first)
-        after = await read_through(rig, key, 0, 1 << 20, regions=False)
-        assert [row[0] for row in records_of(after)] == [1, 3, 5, 7, 9, 11, 13, 14, 15]
-        assert await clean(rig, key, before_commit=append), "what is behind the inputs is no input"
-        assert [row[3] for row in records_of(await read_through(rig, key, 13, 1, regions=False))][
-            -3:
-        ] == [b"7", b"x", b"new"]
-        for number in range(2):
-            await rig.append(key, b"%d" % number, keys=[b"k"])
-            await rig.drain()
-        before = len(rig.queries().runs_from(key, 0, limit=99))
-        # The first run ends behind the new start: it stays, and is an input as it was.
-        assert await clean(rig, key, before_commit=trim)
-        assert len(rig.queries().runs_from(key, 0, limit=99)) < before
-        await check_clean(rig)
-        start = rig.log.high_watermark(key)
-        await rig.append(key, b"z", keys=[b"z"])
+    (key,) = await rig.topic("t")
+    for number in range(8):
+        await rig.append(key, b"%d" % number, b"x", keys=[b"k", b"%d" % number])
         await rig.drain()
 
-        async def trim_all() -> None:
-            assert await rig.log.delete_records([(key, start)]) == [start]
+    async def clean_first() -> None:
+        assert await clean(rig, key)
 
-        assert not await clean(rig, key, before_commit=trim_all)
-        found = records_of(await read_through(rig, key, start, 1, regions=False))
-        assert [row[2:] for row in found] == [(b"z", b"z")]
-        await check_clean(rig)
+    async def trim() -> None:
+        assert await rig.log.delete_records([(key, 5)]) == [5]
 
-    run_rig(tmp_path, test)
+    async def append() -> None:
+        await rig.append(key, b"new", keys=[b"k"])
+        await rig.drain()
+
+    assert not await clean(rig, key, before_commit=clean_first)
+    after = await read_through(rig, key, 0, 1 << 20, regions=False)
+    assert [row[0] for row in records_of(after)] == [1, 3, 5, 7, 9, 11, 13, 14, 15]
+    assert await clean(rig, key, before_commit=append), "what is behind the inputs is no input"
+    assert [row[3] for row in records_of(await read_through(rig, key, 13, 1, regions=False))][
+        -3:
+    ] == [b"7", b"x", b"new"]
+    for number in range(2):
+        await rig.append(key, b"%d" % number, keys=[b"k"])
+        await rig.drain()
+    before = len(rig.queries().runs_from(key, 0, limit=99))
+    # The first run ends behind the new start: it stays, and is an input as it was.
+    assert await clean(rig, key, before_commit=trim)
+    assert len(rig.queries().runs_from(key, 0, limit=99)) < before
+    await check_clean(rig)
+    start = rig.log.high_watermark(key)
+    await rig.append(key, b"z", keys=[b"z"])
+    await rig.drain()
+
+    async def trim_all() -> None:
+        assert await rig.log.delete_records([(key, start)]) == [start]
+
+    assert not await clean(rig, key, before_commit=trim_all)
+    found = records_of(await read_through(rig, key, start, 1, regions=False))
+    assert [row[2:] for row in found] == [(b"z", b"z")]
+    await check_clean(rig)
 
 
 def test_gaps_and_missing_records_are_damage_where_the_log_is_not_clean(tmp_path: Path) -> None:

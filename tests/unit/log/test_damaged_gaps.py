@@ -77,43 +77,35 @@ def test_a_flipped_base_offset_of_a_cleaned_run_gives_no_record_another_offset(
 
 
 @pytest.mark.parametrize("read", [read_parts, read_views])
-def test_a_reader_before_a_gap_is_told_of_the_damage_after_it(tmp_path: Path, read: Read) -> None:
+async def test_a_reader_before_a_gap_is_told_of_the_damage_after_it(rig: Rig, read: Read) -> None:
     """There is nothing between the reader's offset and the damaged batch."""
-
-    async def test(rig: Rig) -> None:
-        key, run = await compacted(rig)
-        flip(object_path(rig, run), run.position + 65)
-        found, error = await consume(rig, key, read)
-        assert not found
-        assert isinstance(error, DamagedError)
-        assert error.damage.start == 4
-
-    run_rig(tmp_path, test)
+    key, run = await compacted(rig)
+    flip(object_path(rig, run), run.position + 65)
+    found, error = await consume(rig, key, read)
+    assert not found
+    assert isinstance(error, DamagedError)
+    assert error.damage.start == 4
 
 
 @pytest.mark.parametrize("read", [read_parts, read_views])
-def test_a_run_in_two_blocks_is_compared_with_its_sum_before_any_of_it_is_served(
-    tmp_path: Path, read: Read
+@pytest.mark.options(block_bytes=16 << 10, block_cache_bytes=8 << 20, prefetch_blocks=0)
+async def test_a_run_in_two_blocks_is_compared_with_its_sum_before_any_of_it_is_served(
+    rig: Rig, read: Read
 ) -> None:
-    async def test(rig: Rig) -> None:
-        key, other = await rig.topic("t", 2)
-        for number in range(6):
-            await rig.append(key, b"k%d" % number * 1000)
-            await rig.append(other, b"o%d" % number * 1000)
-        await rig.drain()
-        rig.forget_memory()
-        (one,), (two,) = runs_of(rig, key), runs_of(rig, other)
-        assert two.position < 16 << 10 < two.position + two.length < two.position + (16 << 10)
-        path = object_path(rig, one)
-        data, found = bytearray(path.read_bytes()), path.stat()
-        data[two.position : two.position + two.length] = data[
-            one.position : one.position + one.length
-        ]
-        path.write_bytes(data)
-        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
-        served, error = await consume(rig, other, read, 3000)
-        assert not served, "these are records of the other partition"
-        assert isinstance(error, DamagedError)
-
+    key, other = await rig.topic("t", 2)
+    for number in range(6):
+        await rig.append(key, b"k%d" % number * 1000)
+        await rig.append(other, b"o%d" % number * 1000)
+    await rig.drain()
+    rig.forget_memory()
+    (one,), (two,) = runs_of(rig, key), runs_of(rig, other)
+    assert two.position < 16 << 10 < two.position + two.length < two.position + (16 << 10)
+    path = object_path(rig, one)
+    data, found = bytearray(path.read_bytes()), path.stat()
+    data[two.position : two.position + two.length] = data[one.position : one.position + one.length]
+    path.write_bytes(data)
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    served, error = await consume(rig, other, read, 3000)
+    assert not served, "these are records of the other partition"
+    assert isinstance(error, DamagedError)
     # Without blocks that are loaded ahead: the first block is there, and the second is not.
-    run_rig(tmp_path, test, block_bytes=16 << 10, block_cache_bytes=8 << 20, prefetch_blocks=0)

@@ -1,6 +1,5 @@
 """Bits that flip on the way, from a peer or a cache, are healed by asking the store itself."""
 
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -15,7 +14,7 @@ from penstock.peers.codec import BlockRange
 from penstock.placement.rendezvous import owner_of
 from penstock.ports.objects import Versioned, get_directly
 from penstock.testing import ManualClock
-from support.cluster_rig import Cluster, ClusterAgent, ScriptedStore, run_cluster
+from support.cluster_rig import Cluster, ClusterAgent, ScriptedStore
 
 
 def flipped(data: Buffer, random: Random) -> bytes:
@@ -47,48 +46,43 @@ class Caches(ScriptedStore):
 
 @pytest.mark.parametrize("durability", ["wal", "object"])
 @pytest.mark.parametrize("size", [10, 30_000])
-def test_what_came_damaged_is_read_from_the_store_itself(
-    tmp_path: Path, durability: str, size: int
+async def test_what_came_damaged_is_read_from_the_store_itself(
+    cluster: Cluster, durability: str, size: int
 ) -> None:
     """Raw objects and segments that the WAL was moved to; the damaged reply may hit anything."""
-
-    async def test(cluster: Cluster) -> None:
-        one = await cluster.agent(1, wal=True, durability=durability)
-        (key,) = await one.topic("t")
-        values = [bytes([number]) * size for number in range(8)]
-        for value in values:
-            await one.append(key, value)
-        if durability == "wal":
-            assert await one.log.uploader.drain(5)  # type: ignore[union-attr]
-        for seed in range(10):
-            caches = Caches(cluster)
-            caches.random = Random(seed)
-            two = await cluster.agent(10 + seed, store=caches, block_bytes=16 << 10)
-            assert await two.read_all(key) == list(enumerate(values))
-            assert not two.log.damages.known()
-
-    run_cluster(tmp_path, test)
+    one = await cluster.agent(1, wal=True, durability=durability)
+    (key,) = await one.topic("t")
+    values = [bytes([number]) * size for number in range(8)]
+    for value in values:
+        await one.append(key, value)
+    if durability == "wal":
+        assert await one.log.uploader.drain(5)  # type: ignore[union-attr]
+    for seed in range(10):
+        caches = Caches(cluster)
+        caches.random = Random(seed)
+        two = await cluster.agent(10 + seed, store=caches, block_bytes=16 << 10)
+        assert await two.read_all(key) == list(enumerate(values))
+        assert not two.log.damages.known()
 
 
 @pytest.mark.parametrize("durability", ["wal", "object"])
-def test_what_is_damaged_in_the_store_too_is_an_error(tmp_path: Path, durability: str) -> None:
-    async def test(cluster: Cluster) -> None:
-        one = await cluster.agent(1, wal=True, durability=durability)
-        (key,) = await one.topic("t")
-        for number in range(4):
-            await one.append(key, b"%d" % number * 500)
-        if durability == "wal":
-            assert await one.log.uploader.drain(5)  # type: ignore[union-attr]
-        caches = Caches(cluster, everywhere=True)
-        two = await cluster.agent(2, store=caches)
-        caches.random = Random(5)
-        with pytest.raises(DamagedError):
-            await two.read_all(key)
-        (damage, *_) = two.log.damages.known()
-        assert damage.kind is DamageKind.DAMAGED_OBJECT
-        assert caches.direct
-
-    run_cluster(tmp_path, test)
+async def test_what_is_damaged_in_the_store_too_is_an_error(
+    cluster: Cluster, durability: str
+) -> None:
+    one = await cluster.agent(1, wal=True, durability=durability)
+    (key,) = await one.topic("t")
+    for number in range(4):
+        await one.append(key, b"%d" % number * 500)
+    if durability == "wal":
+        assert await one.log.uploader.drain(5)  # type: ignore[union-attr]
+    caches = Caches(cluster, everywhere=True)
+    two = await cluster.agent(2, store=caches)
+    caches.random = Random(5)
+    with pytest.raises(DamagedError):
+        await two.read_all(key)
+    (damage, *_) = two.log.damages.known()
+    assert damage.kind is DamageKind.DAMAGED_OBJECT
+    assert caches.direct
 
 
 class NoCalls:
@@ -117,22 +111,21 @@ class Peers:
         return data
 
 
-def test_a_damaged_reply_from_another_agents_wal_is_asked_for_once_more(tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
-        one = await cluster.agent(1, wal=True, durability="wal")
-        (key,) = await one.topic("t")
-        await one.append(key, b"a")
-        peers = Peers(one, wrong=1)
-        two = await cluster.agent(2, remote_wal=peers)
-        assert await two.read_all(key) == [(0, b"a")]
-        assert peers.calls == 2
-        three = await cluster.agent(3, remote_wal=Peers(one, wrong=100))
-        with pytest.raises(DamagedError, match="t-0 offsets 0 to 0"):
-            await three.read_all(key)
-        (damage,) = three.log.damages.known()
-        assert damage.kind is DamageKind.DAMAGED_WAL
-
-    run_cluster(tmp_path, test)
+async def test_a_damaged_reply_from_another_agents_wal_is_asked_for_once_more(
+    cluster: Cluster,
+) -> None:
+    one = await cluster.agent(1, wal=True, durability="wal")
+    (key,) = await one.topic("t")
+    await one.append(key, b"a")
+    peers = Peers(one, wrong=1)
+    two = await cluster.agent(2, remote_wal=peers)
+    assert await two.read_all(key) == [(0, b"a")]
+    assert peers.calls == 2
+    three = await cluster.agent(3, remote_wal=Peers(one, wrong=100))
+    with pytest.raises(DamagedError, match="t-0 offsets 0 to 0"):
+        await three.read_all(key)
+    (damage,) = three.log.damages.known()
+    assert damage.kind is DamageKind.DAMAGED_WAL
 
 
 async def test_a_zones_store_reads_past_what_it_keeps_and_gives_peers_that_no_more() -> None:

@@ -19,7 +19,7 @@ from penstock.state.commands import DeleteTopic
 from penstock.state.read.view import StateView
 from support.archives import archiver_of
 from support.backups import copy_to, restore_to
-from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
+from support.cluster_rig import Cluster, ClusterAgent, passing
 from support.log_contents import verify_path
 from support.log_rig import Rig, run_rig
 from support.restored_clusters import URL, another_cluster, kill, restored
@@ -163,75 +163,68 @@ async def append_to(agent: ClusterAgent, value: bytes) -> None:
 
 
 @pytest.mark.parametrize("wal", [False, True])
-def test_a_cluster_that_is_made_of_anothers_bucket_begins_an_epoch(
-    tmp_path: Path, wal: bool
+async def test_a_cluster_that_is_made_of_anothers_bucket_begins_an_epoch(
+    cluster: Cluster, wal: bool
 ) -> None:
     """Raw objects, and what lay in a WAL, are of the parent's epoch; the grown one of the next."""
     options: dict[str, Any] = (
         {"wal": True, "durability": "wal", "segment_age_ms": 5_000} if wal else {}
     )
-
-    async def test(cluster: Cluster) -> None:
-        agent = await cluster.agent(1, **options)
-        await agent.topic("t")
-        await append_to(agent, b"0")
-        await append_to(agent, b"1")
-        await passing(30)
-        archiver = archiver_of(agent)
-        await archiver.snapshot()
-        await append_to(agent, b"lost to the restore")
-        await kill(cluster)
-        state = await restored(cluster, Moment(), allow_loss=True)
-        if wal:
-            assert state.lost == []
-        other = await another_cluster(cluster, state, "new")
-        store = OriginStore(other.store, {origin_digest(URL): cluster.store})
-        again = await other.agent(1, store=store, **options)
-        assert again.log._view.leader_epoch == 1
-        (key,) = keys_of(again.log._view).values()
-        assert again.log._view.epoch_starts(key) == ((0, 0), (1, 2))
-        await append_to(again, b"2")
-        (new,) = await again.topic("new")
-        await append_to(again, b"3")
-        expected = [(0, 0), (1, 0), (2, 1), (3, 1)]
-        for _ in range(2):
-            assert await labels(again.log, key) == expected
-            assert await labels(again.log, new) == [(0, 1)]
-            again.forget_memory()
-            again.log.reader.forget_all_places()
-        await passing(30)
+    agent = await cluster.agent(1, **options)
+    await agent.topic("t")
+    await append_to(agent, b"0")
+    await append_to(agent, b"1")
+    await passing(30)
+    archiver = archiver_of(agent)
+    await archiver.snapshot()
+    await append_to(agent, b"lost to the restore")
+    await kill(cluster)
+    state = await restored(cluster, Moment(), allow_loss=True)
+    if wal:
+        assert state.lost == []
+    other = await another_cluster(cluster, state, "new")
+    store = OriginStore(other.store, {origin_digest(URL): cluster.store})
+    again = await other.agent(1, store=store, **options)
+    assert again.log._view.leader_epoch == 1
+    (key,) = keys_of(again.log._view).values()
+    assert again.log._view.epoch_starts(key) == ((0, 0), (1, 2))
+    await append_to(again, b"2")
+    (new,) = await again.topic("new")
+    await append_to(again, b"3")
+    expected = [(0, 0), (1, 0), (2, 1), (3, 1)]
+    for _ in range(2):
         assert await labels(again.log, key) == expected
-        # Another agent reads what this one has appended.
+        assert await labels(again.log, new) == [(0, 1)]
+        again.forget_memory()
+        again.log.reader.forget_all_places()
+    await passing(30)
+    assert await labels(again.log, key) == expected
+    # Another agent reads what this one has appended.
+    await archiver_of(again).snapshot()
+    await again.close()
+    third = await other.agent(1, store=store, **options)
+    assert third.log._view.leader_epoch == 1
+    assert await labels(third.log, key) == expected
+
+
+async def test_a_restore_of_a_restored_cluster_begins_the_next(cluster: Cluster) -> None:
+    agent = await cluster.agent(1)
+    await agent.topic("t")
+    await append_to(agent, b"0")
+    await archiver_of(agent).snapshot()
+    await kill(cluster)
+    parent, stores = cluster, {}
+    for epoch in (1, 2):
+        state = await restored(parent, Moment(), name=f"r{epoch}")
+        other = await another_cluster(parent, state, f"c{epoch}")
+        if epoch == 1:
+            stores[origin_digest(URL)] = parent.store
+        again = await other.agent(1, store=OriginStore(other.store, dict(stores)))
+        assert again.log._view.leader_epoch == epoch
+        (key,) = keys_of(again.log._view).values()
+        await append_to(again, b"x")
+        starts = again.log._view.epoch_starts(key)
+        assert starts == tuple((number, number) for number in range(epoch + 1))
         await archiver_of(again).snapshot()
-        await again.close()
-        third = await other.agent(1, store=store, **options)
-        assert third.log._view.leader_epoch == 1
-        assert await labels(third.log, key) == expected
-
-    run_cluster(tmp_path, test)
-
-
-def test_a_restore_of_a_restored_cluster_begins_the_next(tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
-        agent = await cluster.agent(1)
-        await agent.topic("t")
-        await append_to(agent, b"0")
-        await archiver_of(agent).snapshot()
-        await kill(cluster)
-        parent, stores = cluster, {}
-        for epoch in (1, 2):
-            state = await restored(parent, Moment(), name=f"r{epoch}")
-            other = await another_cluster(parent, state, f"c{epoch}")
-            if epoch == 1:
-                stores[origin_digest(URL)] = parent.store
-            again = await other.agent(1, store=OriginStore(other.store, dict(stores)))
-            assert again.log._view.leader_epoch == epoch
-            (key,) = keys_of(again.log._view).values()
-            await append_to(again, b"x")
-            starts = again.log._view.epoch_starts(key)
-            assert starts == tuple((number, number) for number in range(epoch + 1))
-            await archiver_of(again).snapshot()
-            await kill(other)
-            parent = other
-
-    run_cluster(tmp_path, test)
+        await kill(other)
+        parent = other

@@ -14,7 +14,7 @@ from penstock.replica.marks import LOCAL_MARK, RowMark
 from penstock.state.apply.machine import LogMachine
 from penstock.state.rows import LostReason
 from support.archives import archive_of, open_order, true_state, write
-from support.cluster_rig import Cluster, ClusterAgent, run_cluster
+from support.cluster_rig import Cluster, ClusterAgent
 from unit.log.lost_journals import LOST_ROWS, close_history, lose, lost_of
 
 
@@ -29,107 +29,98 @@ async def replica_of(cluster: Cluster, agent: ClusterAgent) -> tuple[Path, tuple
     return path, state
 
 
-def test_a_replica_of_the_lost_history_is_set_aside_noted_and_archived(tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
-        path, (position, digest) = await replica_of(cluster, await cluster.agent(1))
-        mark = RowMark.of(cluster.journal.rows()[position - 1])
-        await lose(cluster, position)
-        with pytest.raises(JournalOlderError):
-            await open_order(cluster, path)
-        (aside,) = find_aside(path.parent)
-        assert aside.mark == mark
-        assert not path.exists()
-        order = await open_order(cluster, path)
-        assert order.digest() == await true_state(cluster.agents[0])
-        await order.close()
+async def test_a_replica_of_the_lost_history_is_set_aside_noted_and_archived(
+    cluster: Cluster,
+) -> None:
+    path, (position, digest) = await replica_of(cluster, await cluster.agent(1))
+    mark = RowMark.of(cluster.journal.rows()[position - 1])
+    await lose(cluster, position)
+    with pytest.raises(JournalOlderError):
+        await open_order(cluster, path)
+    (aside,) = find_aside(path.parent)
+    assert aside.mark == mark
+    assert not path.exists()
+    order = await open_order(cluster, path)
+    assert order.digest() == await true_state(cluster.agents[0])
+    await order.close()
 
-        survivor = cluster.agents[0]
-        lost = lost_of(survivor, path.parent)
-        await lost.run_once()
-        (history,) = survivor.log._view.open_histories.values()
-        assert (history.end, history.stamp_ms, history.crc) == (
-            mark.position,
-            mark.stamp_ms,
-            mark.crc,
-        )
-        assert history.reason is LostReason.REPLICA
-        assert history.start <= position - LOST_ROWS + 1
-        (name,) = await archive_of(cluster).lost(1)
-        assert isinstance(name, SnapshotName)
-        assert name.position == position
-        assert digest.hex().startswith(name.digest_hex)
-        puts = len(cluster.store.puts)
-        await lost.run_once()
-        assert len(cluster.store.puts) == puts, "once is enough"
-        assert find_aside(path.parent) == [aside]
-        await close_history(survivor, 1)
-        await lost.run_once()
-        assert not find_aside(path.parent)
-
-    run_cluster(tmp_path, test)
+    survivor = cluster.agents[0]
+    lost = lost_of(survivor, path.parent)
+    await lost.run_once()
+    (history,) = survivor.log._view.open_histories.values()
+    assert (history.end, history.stamp_ms, history.crc) == (
+        mark.position,
+        mark.stamp_ms,
+        mark.crc,
+    )
+    assert history.reason is LostReason.REPLICA
+    assert history.start <= position - LOST_ROWS + 1
+    (name,) = await archive_of(cluster).lost(1)
+    assert isinstance(name, SnapshotName)
+    assert name.position == position
+    assert digest.hex().startswith(name.digest_hex)
+    puts = len(cluster.store.puts)
+    await lost.run_once()
+    assert len(cluster.store.puts) == puts, "once is enough"
+    assert find_aside(path.parent) == [aside]
+    await close_history(survivor, 1)
+    await lost.run_once()
+    assert not find_aside(path.parent)
 
 
-def test_a_replica_that_cannot_be_set_aside_now_is_not_dropped(tmp_path: Path) -> None:
+async def test_a_replica_that_cannot_be_set_aside_now_is_not_dropped(cluster: Cluster) -> None:
     """Nothing else may name the acknowledged records of the lost history."""
-
-    async def test(cluster: Cluster) -> None:
-        path, (position, _) = await replica_of(cluster, await cluster.agent(1))
-        await lose(cluster, position)
-        with closing(sqlite3.connect(path, isolation_level=None)) as reader:
-            # A backup that somebody makes of the file, say.
-            reader.execute("BEGIN")
-            reader.execute("SELECT * FROM replica").fetchone()
-            with pytest.raises(RetryableError, match="set replica aside"):
-                await open_order(cluster, path)
-        assert path.exists()
-        assert not find_aside(path.parent)
-        with pytest.raises(JournalOlderError):
+    path, (position, _) = await replica_of(cluster, await cluster.agent(1))
+    await lose(cluster, position)
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        # A backup that somebody makes of the file, say.
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM replica").fetchone()
+        with pytest.raises(RetryableError, match="set replica aside"):
             await open_order(cluster, path)
-        (aside,) = find_aside(path.parent)
-        assert aside.mark.position == position
-
-    run_cluster(tmp_path, test)
+    assert path.exists()
+    assert not find_aside(path.parent)
+    with pytest.raises(JournalOlderError):
+        await open_order(cluster, path)
+    (aside,) = find_aside(path.parent)
+    assert aside.mark.position == position
 
 
 @pytest.mark.parametrize("damage", ["a table", "the mark", "no page"])
-def test_a_damaged_replica_of_the_lost_history_is_kept(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+async def test_a_damaged_replica_of_the_lost_history_is_kept(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
     """What it alone names is not lost quietly: the file is renamed, and log and status name it."""
-
-    async def test(cluster: Cluster) -> None:
-        path, (position, _) = await replica_of(cluster, await cluster.agent(1))
-        mark = RowMark.of(cluster.journal.rows()[position - 1])
-        spoil(path, damage)
-        before = path.read_bytes()
-        await lose(cluster, position)
-        try:
-            order = await open_order(cluster, path)
-        except JournalOlderError:
-            order = await open_order(cluster, path)
-        assert order.digest() == await true_state(cluster.agents[0])
-        await order.close()
-        (kept,) = path.parent.glob("lost-*.sqlite")
-        assert kept.read_bytes()[4096:] == before[4096:], "as it was, but for the first page"
-        assert f"kept as {kept}" in caplog.text
-        survivor = cluster.agents[0]
-        lost = lost_of(survivor, path.parent)
+    path, (position, _) = await replica_of(cluster, await cluster.agent(1))
+    mark = RowMark.of(cluster.journal.rows()[position - 1])
+    spoil(path, damage)
+    before = path.read_bytes()
+    await lose(cluster, position)
+    try:
+        order = await open_order(cluster, path)
+    except JournalOlderError:
+        order = await open_order(cluster, path)
+    assert order.digest() == await true_state(cluster.agents[0])
+    await order.close()
+    (kept,) = path.parent.glob("lost-*.sqlite")
+    assert kept.read_bytes()[4096:] == before[4096:], "as it was, but for the first page"
+    assert f"kept as {kept}" in caplog.text
+    survivor = cluster.agents[0]
+    lost = lost_of(survivor, path.parent)
+    await lost.run_once()
+    assert lost.kept == [kept.name]
+    if damage == "a table":
+        assert [one.mark for one in find_aside(path.parent)] == [mark]
+        (history,) = survivor.log._view.open_histories.values()
+        assert history.end == position, "noted by what could be read"
+        assert f"can't be archived and stays as {kept}" in caplog.text
+        caplog.clear()
         await lost.run_once()
-        assert lost.kept == [kept.name]
-        if damage == "a table":
-            assert [one.mark for one in find_aside(path.parent)] == [mark]
-            (history,) = survivor.log._view.open_histories.values()
-            assert history.end == position, "noted by what could be read"
-            assert f"can't be archived and stays as {kept}" in caplog.text
-            caplog.clear()
-            await lost.run_once()
-            assert not caplog.text, "said once"
-        else:
-            assert kept.name == "lost-damaged-0001.sqlite"
-        await lost.run_once()
-        assert kept.exists()
-
-    run_cluster(tmp_path, test)
+        assert not caplog.text, "said once"
+    else:
+        assert kept.name == "lost-damaged-0001.sqlite"
+    await lost.run_once()
+    assert kept.exists()
 
 
 def spoil(path: Path, damage: str) -> None:
@@ -149,17 +140,16 @@ def spoil(path: Path, damage: str) -> None:
     path.write_bytes(data)
 
 
-def test_a_damaged_replica_whose_last_row_the_journal_holds_is_made_again(tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
-        agent = await cluster.agent(1)
-        path, _ = await replica_of(cluster, agent)
-        spoil(path, "a table")
-        order = await open_order(cluster, path)
-        assert order.digest() == await true_state(agent)
-        await order.close()
-        assert not list(path.parent.glob("lost-*"))
-
-    run_cluster(tmp_path, test)
+async def test_a_damaged_replica_whose_last_row_the_journal_holds_is_made_again(
+    cluster: Cluster,
+) -> None:
+    agent = await cluster.agent(1)
+    path, _ = await replica_of(cluster, agent)
+    spoil(path, "a table")
+    order = await open_order(cluster, path)
+    assert order.digest() == await true_state(agent)
+    await order.close()
+    assert not list(path.parent.glob("lost-*"))
 
 
 def test_damaged_replicas_that_are_kept_are_bounded(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from penstock.model.ids import PartitionKey
-from penstock.records.decode import Record
-from penstock.records.encode import encode_batch
 from penstock.records.sums import crcs_of
 from penstock.recovery.point_in_time import Moment
 from penstock.segment import job_object_key
@@ -23,14 +21,13 @@ from penstock.state.pipeline_commands import (
 from penstock.state.read.queries import Queries
 from support.archives import archiver_of
 from support.backups import copy_to, memory_store, restore_to
-from support.cluster_rig import Cluster, run_cluster
+from support.batches import make_batch
+from support.cluster_rig import Cluster
 from support.log_rig import NOW, Rig, run_rig
 from support.restored_clusters import another_cluster, kill, restored
 
 SIZE = 500
-BATCH = bytes(
-    encode_batch([Record(offset_delta=0, timestamp=NOW, key=None, value=b"v", headers=())])
-)
+BATCH = bytes(make_batch(b"v", time=NOW))
 
 
 def write(job: int, key: PartitionKey, *, number: int, batch_id: int) -> CommitWrite:
@@ -90,22 +87,19 @@ async def check(log: Any, queries: Queries, key: PartitionKey, job: int) -> None
     assert repeated.repeated
 
 
-def test_a_cluster_of_a_moment(tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
-        agent = await cluster.agent(1)
-        (key,) = await agent.topic("t")
-        (topic,) = agent.queries.topic_rows()
-        job = await fill(agent.log, cluster.store, key, topic[1])
-        await archiver_of(agent).snapshot()
-        await kill(cluster)
-        state = await restored(cluster, Moment())
-        other = await another_cluster(cluster, state, "new")
-        again = await other.agent(1)
-        await check(again.log, again.queries, key, job)
-        (run,) = again.queries.runs_from(key, 0, limit=9)
-        assert run.origin, "the parent's object"
-
-    run_cluster(tmp_path, test)
+async def test_a_cluster_of_a_moment(cluster: Cluster) -> None:
+    agent = await cluster.agent(1)
+    (key,) = await agent.topic("t")
+    (topic,) = agent.queries.topic_rows()
+    job = await fill(agent.log, cluster.store, key, topic[1])
+    await archiver_of(agent).snapshot()
+    await kill(cluster)
+    state = await restored(cluster, Moment())
+    other = await another_cluster(cluster, state, "new")
+    again = await other.agent(1)
+    await check(again.log, again.queries, key, job)
+    (run,) = again.queries.runs_from(key, 0, limit=9)
+    assert run.origin, "the parent's object"
 
 
 def test_a_directory_of_a_backup(tmp_path: Path) -> None:

@@ -55,44 +55,41 @@ async def assert_nothing_is_served(rig: Rig, key: PartitionKey, read: Read) -> D
 @pytest.mark.parametrize("read", [read_parts, read_views])
 @pytest.mark.parametrize("sizes", [(100, 100, 100), (100, 150, 90)], ids=["named", "unreadable"])
 @pytest.mark.parametrize("times", [1, 300], ids=["short", "long"])
-def test_batches_before_a_fault_are_served_if_the_objects_index_names_the_run(
-    tmp_path: Path, read: Read, sizes: tuple[int, ...], times: int
+@pytest.mark.options(block_bytes=BLOCK_BYTES, block_cache_bytes=1 << 20)
+async def test_batches_before_a_fault_are_served_if_the_objects_index_names_the_run(
+    rig: Rig, read: Read, sizes: tuple[int, ...], times: int
 ) -> None:
     """The first batches of the other object fit, and the last doesn't: their CRCs are right, and
     their offsets. The index of the other object names another partition, or lies elsewhere than
     the state says."""
-
-    async def test(rig: Rig) -> None:
-        mine = [value * times for value in values(b"m", 100, 100, 100)]
-        key, run, other = await two_objects(
-            rig, mine, [value * times for value in values(b"o", *sizes)]
-        )
-        path = object_path(rig, run)
-        right = path.read_bytes()
-        path.write_bytes(object_path(rig, other).read_bytes())
-        flip(path, run.position + run.length - 1)
-        error = await assert_nothing_is_served(rig, key, read)
-        assert error.damage.end == run.end_offset
-        # Nor is anything of it kept by a repair.
-        (report,) = await rig.log.damage_repair.look()
-        assert (report.state, report.kept_batches, report.lost) == ("damaged", 0, [(0, 3)])
-        path.write_bytes(right)
-        rig.clock.advance(1.5)
-        assert await consume(rig, key, read) == (list(enumerate(mine)), None)
-        # Of the right object, all before a fault is served, and kept.
-        flip(path, run.position + run.length - 1)
-        rig.forget_memory()
-        for number in range(run.position // BLOCK_BYTES, 10):
-            rig.log.blocks.drop(BlockKey(run.object_key, number))
-        rig.clock.advance(1.5)
-        found, last = await consume(rig, key, read)
-        assert found == list(enumerate(mine))[:2]
-        assert isinstance(last, DamagedError)
-        assert last.damage.start == 2
-        (report,) = await rig.log.damage_repair.look()
-        assert (report.kept_batches, report.lost) == (2, [(2, 3)])
-
-    run_rig(tmp_path, test, block_bytes=BLOCK_BYTES, block_cache_bytes=1 << 20)
+    mine = [value * times for value in values(b"m", 100, 100, 100)]
+    key, run, other = await two_objects(
+        rig, mine, [value * times for value in values(b"o", *sizes)]
+    )
+    path = object_path(rig, run)
+    right = path.read_bytes()
+    path.write_bytes(object_path(rig, other).read_bytes())
+    flip(path, run.position + run.length - 1)
+    error = await assert_nothing_is_served(rig, key, read)
+    assert error.damage.end == run.end_offset
+    # Nor is anything of it kept by a repair.
+    (report,) = await rig.log.damage_repair.look()
+    assert (report.state, report.kept_batches, report.lost) == ("damaged", 0, [(0, 3)])
+    path.write_bytes(right)
+    rig.clock.advance(1.5)
+    assert await consume(rig, key, read) == (list(enumerate(mine)), None)
+    # Of the right object, all before a fault is served, and kept.
+    flip(path, run.position + run.length - 1)
+    rig.forget_memory()
+    for number in range(run.position // BLOCK_BYTES, 10):
+        rig.log.blocks.drop(BlockKey(run.object_key, number))
+    rig.clock.advance(1.5)
+    found, last = await consume(rig, key, read)
+    assert found == list(enumerate(mine))[:2]
+    assert isinstance(last, DamagedError)
+    assert last.damage.start == 2
+    (report,) = await rig.log.damage_repair.look()
+    assert (report.kept_batches, report.lost) == (2, [(2, 3)])
 
 
 def test_an_oversize_batch_is_the_runs_or_it_is_not_served(tmp_path: Path) -> None:
@@ -122,29 +119,27 @@ def test_an_oversize_batch_is_the_runs_or_it_is_not_served(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("read", [read_parts, read_views])
-def test_an_index_that_is_known_proves_the_object_that_it_was_read_of(
-    tmp_path: Path, read: Read
+@pytest.mark.options(block_bytes=BLOCK_BYTES, block_cache_bytes=8 * BLOCK_BYTES)
+async def test_an_index_that_is_known_proves_the_object_that_it_was_read_of(
+    rig: Rig, read: Read
 ) -> None:
-    async def test(rig: Rig) -> None:
-        mine = values(b"m", *[5_000] * 20)
-        key, run, other = await two_objects(rig, mine, values(b"o", *[5_000] * 20))
-        first = values_of(await read(rig, key, 0, 5_000))
-        assert first == [(0, mine[0])]
-        object_path(rig, run).write_bytes(object_path(rig, other).read_bytes())
-        rig.clock.advance(1.5)
-        offset, error = 1, None
-        while offset < 20 and error is None:
-            try:
-                got = values_of(await read(rig, key, offset, 5_000))
-            except DamagedError as raised:
-                error = raised
-            else:
-                assert got == [(offset, mine[offset])], "read before it was replaced"
-                offset += 1
-        assert error is not None
-        assert error.damage.start == 0
-
-    run_rig(tmp_path, test, block_bytes=BLOCK_BYTES, block_cache_bytes=8 * BLOCK_BYTES)
+    mine = values(b"m", *[5_000] * 20)
+    key, run, other = await two_objects(rig, mine, values(b"o", *[5_000] * 20))
+    first = values_of(await read(rig, key, 0, 5_000))
+    assert first == [(0, mine[0])]
+    object_path(rig, run).write_bytes(object_path(rig, other).read_bytes())
+    rig.clock.advance(1.5)
+    offset, error = 1, None
+    while offset < 20 and error is None:
+        try:
+            got = values_of(await read(rig, key, offset, 5_000))
+        except DamagedError as raised:
+            error = raised
+        else:
+            assert got == [(offset, mine[offset])], "read before it was replaced"
+            offset += 1
+    assert error is not None
+    assert error.damage.start == 0
 
 
 class VersionedStore(ScriptedStore):
@@ -189,44 +184,38 @@ async def _stored(cluster: Cluster) -> tuple[PartitionKey, list[bytes], str, byt
 
 
 @pytest.mark.parametrize("cache_blocks", [2, 50], ids=["oversize", "blocks"])
-def test_blocks_of_a_peer_that_kept_another_object_are_read_from_the_store(
-    tmp_path: Path, cache_blocks: int
+async def test_blocks_of_a_peer_that_kept_another_object_are_read_from_the_store(
+    cluster: Cluster, cache_blocks: int
 ) -> None:
-    async def test(cluster: Cluster) -> None:
-        key, mine, object_key, theirs = await _stored(cluster)
-        store = VersionedStore(cluster)
-        store.stale[object_key] = theirs
-        two = await cluster.agent(
-            2,
-            store=store,
-            block_bytes=BLOCK_BYTES,
-            block_cache_bytes=cache_blocks * BLOCK_BYTES,
-            prefetch_blocks=0,
-        )
-        assert await two.read_all(key) == list(enumerate(mine))
-        assert not two.log.damages.known()
-
-    run_cluster(tmp_path, test)
+    key, mine, object_key, theirs = await _stored(cluster)
+    store = VersionedStore(cluster)
+    store.stale[object_key] = theirs
+    two = await cluster.agent(
+        2,
+        store=store,
+        block_bytes=BLOCK_BYTES,
+        block_cache_bytes=cache_blocks * BLOCK_BYTES,
+        prefetch_blocks=0,
+    )
+    assert await two.read_all(key) == list(enumerate(mine))
+    assert not two.log.damages.known()
 
 
-def test_an_object_that_is_replaced_all_the_time_is_damage_and_not_waited_for(
-    tmp_path: Path,
+async def test_an_object_that_is_replaced_all_the_time_is_damage_and_not_waited_for(
+    cluster: Cluster,
 ) -> None:
-    async def test(cluster: Cluster) -> None:
-        key, mine, object_key, theirs = await _stored(cluster)
-        store = VersionedStore(cluster)
-        store.changing.add(object_key)
-        store.others[object_key] = theirs
-        two = await cluster.agent(2, store=store, block_bytes=BLOCK_BYTES)
-        with pytest.raises(DamagedError, match="again and again"):
-            await two.read_all(key)
-        assert len(store.direct) < 40
-        store.others.clear()
-        store.changing.clear()
-        await passing(1.5)
-        assert await two.read_all(key) == list(enumerate(mine))
-
-    run_cluster(tmp_path, test)
+    key, mine, object_key, theirs = await _stored(cluster)
+    store = VersionedStore(cluster)
+    store.changing.add(object_key)
+    store.others[object_key] = theirs
+    two = await cluster.agent(2, store=store, block_bytes=BLOCK_BYTES)
+    with pytest.raises(DamagedError, match="again and again"):
+        await two.read_all(key)
+    assert len(store.direct) < 40
+    store.others.clear()
+    store.changing.clear()
+    await passing(1.5)
+    assert await two.read_all(key) == list(enumerate(mine))
 
 
 @pytest.mark.parametrize("cache_blocks", [2, 50], ids=["oversize", "blocks"])
@@ -278,15 +267,11 @@ def test_an_object_whose_version_changes_from_answer_to_answer_is_served_by_its_
     assert "another version (ETag) of segments/" in caplog.text
 
 
-def test_a_right_object_is_proven_without_a_further_request(tmp_path: Path) -> None:
+async def test_a_right_object_is_proven_without_a_further_request(cluster: Cluster) -> None:
     """A short run by its sum; a long one by its index, which is read once."""
-
-    async def test(cluster: Cluster) -> None:
-        key, mine, _, _ = await _stored(cluster)
-        for block_bytes, gets in ((1 << 20, 1), (BLOCK_BYTES, 5)):
-            store = VersionedStore(cluster)
-            two = await cluster.agent(gets + 1, store=store, block_bytes=block_bytes)
-            assert await two.read_all(key) == list(enumerate(mine))
-            assert len(store.direct) == gets
-
-    run_cluster(tmp_path, test)
+    key, mine, _, _ = await _stored(cluster)
+    for block_bytes, gets in ((1 << 20, 1), (BLOCK_BYTES, 5)):
+        store = VersionedStore(cluster)
+        two = await cluster.agent(gets + 1, store=store, block_bytes=block_bytes)
+        assert await two.read_all(key) == list(enumerate(mine))
+        assert len(store.direct) == gets

@@ -12,6 +12,7 @@ from penstock.state.commands import DrainAgent, Fence, Noop
 from penstock.state.rows import AgentStatus
 from support.cluster_face import ClusterAgent, World
 from support.slow import slow_unless
+from support.waiting import until
 
 
 def status(world: World, agent_id: int) -> AgentStatus:
@@ -45,7 +46,7 @@ async def test_a_killed_agent_is_fenced_soon_and_only_it(world: World) -> None:
     agents = await world.cluster(1, 2, 3)
     await asyncio.sleep(5)
     agents[1].kill()
-    took_s = await world.until(lambda: status(world, 2) is AgentStatus.FENCED, timeout_s=3)
+    took_s = await until(lambda: status(world, 2) is AgentStatus.FENCED, timeout_s=3)
     # No sooner than its silence was too long.
     assert took_s > 1.0
     await asyncio.sleep(10)
@@ -67,10 +68,10 @@ async def test_a_silent_agent_is_quiet_before_it_is_fenced_and_one_that_beats_ne
     def are_told() -> bool:
         return all(agent.membership.quiet == {2} for agent in others)
 
-    await world.until(are_told, timeout_s=1)
+    await until(are_told, timeout_s=1)
     assert status(world, 2) is AgentStatus.LIVE
-    await world.until(lambda: status(world, 2) is AgentStatus.FENCED, timeout_s=3)
-    await world.until(lambda: not any(agent.membership.quiet for agent in others), timeout_s=1)
+    await until(lambda: status(world, 2) is AgentStatus.FENCED, timeout_s=3)
+    await until(lambda: not any(agent.membership.quiet for agent in others), timeout_s=1)
 
 
 async def test_an_agent_that_says_that_it_is_alone_is_fenced_sooner_once_it_is_silent(
@@ -81,17 +82,17 @@ async def test_an_agent_that_says_that_it_is_alone_is_fenced_sooner_once_it_is_s
     one, two, three = agents
     one.alone |= {(2, two.order.epoch), (3, three.order.epoch - 1)}
     # Its beats come, whatever it says: clients leave it, and it stays.
-    await world.until(lambda: one.membership.quiet == {2}, timeout_s=1)
+    await until(lambda: one.membership.quiet == {2}, timeout_s=1)
     await asyncio.sleep(10)
     assert [status(world, agent) for agent in (1, 2, 3)] == [AgentStatus.LIVE] * 3
     two.kill()
     three.kill()
-    took_s = await world.until(lambda: status(world, 2) is AgentStatus.FENCED, timeout_s=3)
+    took_s = await until(lambda: status(world, 2) is AgentStatus.FENCED, timeout_s=3)
     assert took_s < 1.4
     # What was said of another epoch is not believed of this one.
     assert status(world, 3) is AgentStatus.LIVE
-    await world.until(lambda: status(world, 3) is AgentStatus.FENCED, timeout_s=3)
-    await world.until(lambda: not one.membership.quiet, timeout_s=1)
+    await until(lambda: status(world, 3) is AgentStatus.FENCED, timeout_s=3)
+    await until(lambda: not one.membership.quiet, timeout_s=1)
 
 
 async def test_a_paused_agent_is_fenced_by_the_journal_and_accuses_nobody_when_it_wakes(
@@ -105,9 +106,9 @@ async def test_a_paused_agent_is_fenced_by_the_journal_and_accuses_nobody_when_i
     assert status(world, 3) is AgentStatus.FENCED
     head = world.journal.head
     sleeper.resume()
-    await world.until(lambda: bool(sleeper.fenced or sleeper.stopped), timeout_s=3)
+    await until(lambda: bool(sleeper.fenced or sleeper.stopped), timeout_s=3)
     assert isinstance(sleeper.stopped, FencedError)
-    await world.until(lambda: bool(sleeper.fenced), timeout_s=3)
+    await until(lambda: bool(sleeper.fenced), timeout_s=3)
     assert not [line for line in caplog.records if line.levelno >= logging.ERROR], (
         "the end of the process says so, once"
     )
@@ -155,7 +156,7 @@ async def test_nobody_is_fenced_because_the_journal_was_away(
     assert all(status(world, agent.agent_id) is AgentStatus.LIVE for agent in agents)
     # And what is dead is still found.
     agents[3].kill()
-    await world.until(lambda: status(world, 4) is AgentStatus.FENCED, timeout_s=3)
+    await until(lambda: status(world, 4) is AgentStatus.FENCED, timeout_s=3)
 
 
 async def test_an_agent_that_reconnects_later_than_others_is_not_accused_of_it(
@@ -216,7 +217,7 @@ async def test_two_that_propose_the_same_fence_end_one_epoch(world: World) -> No
     agents = await world.cluster(1, 2, 3)
     await asyncio.sleep(2)
     agents[2].kill()
-    await world.until(lambda: status(world, 3) is AgentStatus.FENCED)
+    await until(lambda: status(world, 3) is AgentStatus.FENCED)
     again = await world.agent(3)
     # A fence of the former epoch that comes late does not end the new one.
     for agent in agents[:2]:
@@ -235,7 +236,7 @@ async def test_an_agent_learns_of_a_fence_without_saying_anything(world: World) 
     position = first.view.last_position(2)
     fence = Fence(agent=2, epoch=second.order.epoch, seen_position=position)
     assert await first.commit(fence) == [Done()]
-    await world.until(lambda: bool(second.fenced), timeout_s=5)
+    await until(lambda: bool(second.fenced), timeout_s=5)
     assert isinstance(second.fenced[0], FencedError)
     await asyncio.sleep(20)
     assert len(second.fenced) == 1
@@ -250,16 +251,15 @@ async def test_the_level_rises_when_all_know_it(world: World) -> None:
     assert status(world, 1) is AgentStatus.LIVE
     await old.close()
     upgraded = await world.agent(1)
-    await world.until(lambda: new.view.feature_level == 2, timeout_s=10)
-    assert upgraded.view.feature_level == 2
+    await until(lambda: new.view.feature_level == upgraded.view.feature_level == 2, timeout_s=10)
 
 
 async def test_the_level_rises_when_the_one_whose_turn_it_is_is_dead(world: World) -> None:
     first = await world.agent(1)
     first.kill()
     second = await world.agent(2)
-    await world.until(lambda: second.view.feature_level == 2, timeout_s=10)
-    await world.until(lambda: status(world, 1) is AgentStatus.FENCED, timeout_s=10)
+    await until(lambda: second.view.feature_level == 2, timeout_s=10)
+    await until(lambda: status(world, 1) is AgentStatus.FENCED, timeout_s=10)
 
 
 async def test_an_agent_is_drained_and_taken_back_and_removed(world: World) -> None:
@@ -273,7 +273,7 @@ async def test_an_agent_is_drained_and_taken_back_and_removed(world: World) -> N
     with pytest.raises(ConflictError, match="AGENT_IS_ALIVE"):
         await first.on_node(first.membership.remove(2))
     second.kill()
-    await world.until(lambda: status(world, 2) is AgentStatus.FENCED)
+    await until(lambda: status(world, 2) is AgentStatus.FENCED)
     await asyncio.sleep(1)
     assert first.membership.silent_s(2) == 0.0
     await first.on_node(first.membership.remove(2))
@@ -323,7 +323,7 @@ async def test_the_others_neither_wait_for_nor_warn_of_an_agent_that_ends_in_ord
         await asyncio.sleep(5)
         ending, others = agents[1], (agents[0], agents[2])
         await ending.on_node(end_in_order(ending))
-        await world.until(lambda: status(world, 2) is AgentStatus.FENCED, timeout_s=0.1)
+        await until(lambda: status(world, 2) is AgentStatus.FENCED, timeout_s=0.1)
         assert not any(agent.shards.owned_by(2) for agent in others)
         for _ in range(200):
             await asyncio.sleep(0.05)
@@ -343,7 +343,7 @@ async def test_below_level_4_an_agent_that_ends_in_order_is_fenced_by_the_others
     await second.on_node(second.membership.end(second.order.end_epoch))
     assert world.journal.head == before, "older releases would refuse it"
     await second.on_node(second.order.close())
-    await world.until(lambda: status(world, 2) is AgentStatus.FENCED, timeout_s=3)
+    await until(lambda: status(world, 2) is AgentStatus.FENCED, timeout_s=3)
     assert first.membership.silent_s(2) >= 0
 
 

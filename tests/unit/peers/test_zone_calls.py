@@ -1,7 +1,7 @@
 """What goes into one call to the owner of blocks, and what of its answer is taken."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -94,15 +94,9 @@ class Rig:
         return counts.own, counts.peer, counts.refused, counts.away
 
 
-def run(test: Callable[[Rig], Awaitable[None]]) -> None:
-    faults: list[dict[str, Any]] = []
-
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
-        await test(Rig())
-
-    asyncio.run(main())
-    assert not faults
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
 
 
 def asks(*lengths: int) -> list[_Ask]:
@@ -128,149 +122,118 @@ def test_a_call_has_so_many_ranges_and_bytes_at_most() -> None:
         assert [ask for batch in batches for ask in batch] == found
 
 
-def test_blocks_that_are_asked_for_in_one_turn_go_in_one_call() -> None:
-    async def test(rig: Rig) -> None:
-        reads = [rig.read(0, 10), rig.read(10, 20), rig.read(20, 23)]
-        assert await asyncio.gather(*reads) == [FROM_PEER] * 3
-        assert rig.peer.calls == [[10, 10, 3]]
-        assert rig.counts == (0, 3, 0, 0)
-        assert [key for key, _ in rig.asked_of] == [b"k#0", b"k#1", b"k#2"]
-        assert await rig.read(0, 10) == FROM_PEER
-        assert len(rig.peer.calls) == 2
-        assert not rig.store.calls
-
-    run(test)
+async def test_blocks_that_are_asked_for_in_one_turn_go_in_one_call(rig: Rig) -> None:
+    reads = [rig.read(0, 10), rig.read(10, 20), rig.read(20, 23)]
+    assert await asyncio.gather(*reads) == [FROM_PEER] * 3
+    assert rig.peer.calls == [[10, 10, 3]]
+    assert rig.counts == (0, 3, 0, 0)
+    assert [key for key, _ in rig.asked_of] == [b"k#0", b"k#1", b"k#2"]
+    assert await rig.read(0, 10) == FROM_PEER
+    assert len(rig.peer.calls) == 2
+    assert not rig.store.calls
 
 
 @pytest.mark.parametrize(("start", "end"), [(1, 5), (0, 11), (5, 10), (10, 10)])
-def test_what_is_no_block_is_the_store_s(start: int, end: int) -> None:
-    async def test(rig: Rig) -> None:
-        await rig.read(start, end)
-        assert rig.store.calls == [(start, end)]
-        assert not rig.peer.calls
-        assert rig.counts == (0, 0, 0, 0)
-
-    run(test)
+async def test_what_is_no_block_is_the_store_s(rig: Rig, start: int, end: int) -> None:
+    await rig.read(start, end)
+    assert rig.store.calls == [(start, end)]
+    assert not rig.peer.calls
+    assert rig.counts == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("owner", [1, None])
-def test_own_blocks_are_read_once_and_kept(owner: int | None) -> None:
-    async def test(rig: Rig) -> None:
-        rig.owner = owner
-        assert [await rig.read(0, 10) for _ in range(2)] == [FROM_STORE] * 2
-        assert rig.store.calls == [(0, 10)]
-        assert rig.counts == (2, 0, 0, 0)
-        assert not rig.peer.calls
-
-    run(test)
+async def test_own_blocks_are_read_once_and_kept(rig: Rig, owner: int | None) -> None:
+    rig.owner = owner
+    assert [await rig.read(0, 10) for _ in range(2)] == [FROM_STORE] * 2
+    assert rig.store.calls == [(0, 10)]
+    assert rig.counts == (2, 0, 0, 0)
+    assert not rig.peer.calls
 
 
-def test_a_peer_that_is_away_is_counted_and_no_member_for_a_while() -> None:
-    async def test(rig: Rig) -> None:
-        def away(*_: Any) -> None:
-            raise PeerAwayError("ask peer", "two:1", "silent")
+async def test_a_peer_that_is_away_is_counted_and_no_member_for_a_while(rig: Rig) -> None:
+    def away(*_: Any) -> None:
+        raise PeerAwayError("ask peer", "two:1", "silent")
 
-        rig.peer.script = away
-        assert await asyncio.gather(rig.read(0, 10), rig.read(10, 20)) == [FROM_STORE] * 2
-        assert rig.counts == (0, 0, 0, 2)
-        rig.owner = 1
-        await rig.read(0, 10)
-        assert [members for _, members in rig.asked_of] == [[1, 2], [1, 2], [1]]
-
-    run(test)
+    rig.peer.script = away
+    assert await asyncio.gather(rig.read(0, 10), rig.read(10, 20)) == [FROM_STORE] * 2
+    assert rig.counts == (0, 0, 0, 2)
+    rig.owner = 1
+    await rig.read(0, 10)
+    assert [members for _, members in rig.asked_of] == [[1, 2], [1, 2], [1]]
 
 
-def test_an_error_of_a_call_is_no_error_of_its_readers() -> None:
-    async def test(rig: Rig) -> None:
-        def fail(*_: Any) -> None:
-            raise RetryableError("ask peer", "two:1", "HTTP 503")
+async def test_an_error_of_a_call_is_no_error_of_its_readers(rig: Rig) -> None:
+    def fail(*_: Any) -> None:
+        raise RetryableError("ask peer", "two:1", "HTTP 503")
 
-        rig.peer.script = fail
-        assert await rig.read(0, 10) == FROM_STORE
-        assert rig.counts == (0, 0, 1, 0)
-
-    run(test)
+    rig.peer.script = fail
+    assert await rig.read(0, 10) == FROM_STORE
+    assert rig.counts == (0, 0, 1, 0)
 
 
 @pytest.mark.parametrize("kind", [FrameKind.REFUSED, FrameKind.DAMAGED, FrameKind.MOVED])
-def test_words_of_a_block_s_length_are_no_block(kind: FrameKind) -> None:
-    async def test(rig: Rig) -> None:
-        def refuse(on_frame: Callable[[Frame], None], lengths: list[int]) -> None:
-            on_frame(Frame(FrameKind.VERSION, 0, memoryview(b"1")))
-            on_frame(Frame(kind, 0, memoryview(b"0123456789")))
+async def test_words_of_a_block_s_length_are_no_block(rig: Rig, kind: FrameKind) -> None:
+    def refuse(on_frame: Callable[[Frame], None], lengths: list[int]) -> None:
+        on_frame(Frame(FrameKind.VERSION, 0, memoryview(b"1")))
+        on_frame(Frame(kind, 0, memoryview(b"0123456789")))
 
-        rig.peer.script = refuse
-        assert await rig.read(0, 10) == FROM_STORE
-        assert rig.counts == (0, 0, 1, 0)
-
-    run(test)
+    rig.peer.script = refuse
+    assert await rig.read(0, 10) == FROM_STORE
+    assert rig.counts == (0, 0, 1, 0)
 
 
-def test_frames_of_ranges_that_were_not_asked_for_are_passed_over() -> None:
-    async def test(rig: Rig) -> None:
-        def more(on_frame: Callable[[Frame], None], lengths: list[int]) -> None:
-            on_frame(Frame(FrameKind.DATA, 1, memoryview(bytes(10))))
-            on_frame(Frame(FrameKind.END, 0, memoryview(b"")))
-            answer(on_frame, lengths)
+async def test_frames_of_ranges_that_were_not_asked_for_are_passed_over(rig: Rig) -> None:
+    def more(on_frame: Callable[[Frame], None], lengths: list[int]) -> None:
+        on_frame(Frame(FrameKind.DATA, 1, memoryview(bytes(10))))
+        on_frame(Frame(FrameKind.END, 0, memoryview(b"")))
+        answer(on_frame, lengths)
 
-        rig.peer.script = more
-        assert await rig.read(0, 10) == FROM_PEER
-
-    run(test)
+    rig.peer.script = more
+    assert await rig.read(0, 10) == FROM_PEER
 
 
-def test_a_reader_that_has_gone_takes_no_block_from_the_others() -> None:
-    async def test(rig: Rig) -> None:
-        go = asyncio.Event()
+async def test_a_reader_that_has_gone_takes_no_block_from_the_others(rig: Rig) -> None:
+    go = asyncio.Event()
 
-        async def later(on_frame: Callable[[Frame], None], lengths: list[int]) -> None:
-            await go.wait()
-            answer(on_frame, lengths)
+    async def later(on_frame: Callable[[Frame], None], lengths: list[int]) -> None:
+        await go.wait()
+        answer(on_frame, lengths)
 
-        rig.peer.script = later
-        gone, stays = (asyncio.ensure_future(rig.read(at, at + 10)) for at in (0, 10))
-        await asyncio.sleep(0.001)
-        gone.cancel()
-        go.set()
-        assert await stays == FROM_PEER
-        assert gone.cancelled()
-
-    run(test)
+    rig.peer.script = later
+    gone, stays = (asyncio.ensure_future(rig.read(at, at + 10)) for at in (0, 10))
+    await asyncio.sleep(0.001)
+    gone.cancel()
+    go.set()
+    assert await stays == FROM_PEER
+    assert gone.cancelled()
 
 
-def test_readers_of_a_zone_that_ends_read_the_store() -> None:
-    async def test(rig: Rig) -> None:
-        async def never(*_: Any) -> None:
-            await asyncio.Event().wait()
+async def test_readers_of_a_zone_that_ends_read_the_store(rig: Rig) -> None:
+    async def never(*_: Any) -> None:
+        await asyncio.Event().wait()
 
-        rig.peer.script = never
-        reading = asyncio.ensure_future(rig.read(0, 10))
-        await asyncio.sleep(0.001)
-        assert rig.peer.calls
-        await rig.zone.close()
-        assert not rig.zone._tasks
-        assert await asyncio.wait_for(reading, 1) == FROM_STORE
-
-    run(test)
+    rig.peer.script = never
+    reading = asyncio.ensure_future(rig.read(0, 10))
+    await asyncio.sleep(0.001)
+    assert rig.peer.calls
+    await rig.zone.close()
+    assert not rig.zone._tasks
+    assert await asyncio.wait_for(reading, 1) == FROM_STORE
 
 
-def test_the_rest_of_the_port_is_the_store_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(rig: Rig) -> None:
-        assert await rig.zone.size("k") == 7
-        await rig.zone.delete(["k"])
-        assert rig.store.calls == [["k"]]
+async def test_the_rest_of_the_port_is_the_store_s(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await rig.zone.size("k") == 7
+    await rig.zone.delete(["k"])
+    assert rig.store.calls == [["k"]]
 
-    run(test)
 
+async def test_an_object_that_is_gone_is_an_error_of_its_reader(rig: Rig) -> None:
+    async def gone(key: str, start: int, end: int) -> Versioned:
+        raise NotFoundError("get", key, "gone")
 
-def test_an_object_that_is_gone_is_an_error_of_its_reader() -> None:
-    async def test(rig: Rig) -> None:
-        async def gone(key: str, start: int, end: int) -> Versioned:
-            raise NotFoundError("get", key, "gone")
-
-        rig.store.get_versioned = gone  # type: ignore[method-assign]
-        rig.peer.script = lambda *_: None
-        with pytest.raises(NotFoundError):
-            await rig.read(0, 10)
-
-    run(test)
+    rig.store.get_versioned = gone  # type: ignore[method-assign]
+    rig.peer.script = lambda *_: None
+    with pytest.raises(NotFoundError):
+        await rig.read(0, 10)

@@ -17,7 +17,8 @@ from penstock.pipeline.ranges import ASKED_AGAIN_MAX, LogTruncatedError, RangePa
 from penstock.records.batch import patch_base_offset
 from penstock.records.sums import partition_seed
 from penstock.segment import RunDescriber, SegmentRun, build_segment
-from support.door import new_batch, offsets_in
+from support.batches import make_batch
+from support.door import NOW_MS, offsets_in
 
 TOPIC_ID = "ab" * 16
 
@@ -61,7 +62,7 @@ class FakeLog:
         """Lay a run down where its kind says."""
         parts = []
         for base, count in run.batches:
-            batch = new_batch(count, value=b"v" * (base % 50))
+            batch = make_batch(*[b"v" * (base % 50)] * count, time=NOW_MS)
             if run.kind != "raw":
                 patch_base_offset(memoryview(batch), base, 0)
             parts.append(batch)
@@ -139,7 +140,7 @@ class FakeLog:
             for base, count in run.batches:
                 if base + count <= start or base >= end or len(body) >= bytes_max:
                     continue
-                batch = new_batch(count, value=b"v" * (base % 50))
+                batch = make_batch(*[b"v" * (base % 50)] * count, time=NOW_MS)
                 patch_base_offset(memoryview(batch), base, 0)
                 body += batch
                 following = base + count
@@ -251,7 +252,7 @@ def test_a_run_of_another_object_is_an_error(kind: str, bytes_max: int) -> None:
     (run,) = log.runs_now
     body = bytearray(log.objects[run.key])
     # The first batch is one of another time: its CRC is right, too.
-    older = new_batch(1, value=b"", timestamp_ms=1)
+    older = make_batch(b"", time=1)
     assert len(older) < len(run.body)
     body[run.position : run.position + len(older)] = older
     log.objects[run.key] = bytes(body)

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from penstock.model.errors import CorruptDataError
 from penstock.records.batch import patch_run
-from penstock.records.decode import Record
-from penstock.records.encode import encode_batch
 from penstock.records.sums import (
     SUM_MASK,
     batch_sum,
@@ -19,6 +17,7 @@ from penstock.records.sums import (
     run_sum,
     topic_seed,
 )
+from support.batches import make_batch
 
 TOPIC = bytes(range(16))
 SEED = partition_seed(TOPIC, 3)
@@ -42,14 +41,7 @@ class _Place:
 
 
 def _batch(values: list[bytes]) -> bytes:
-    return bytes(
-        encode_batch(
-            [
-                Record(offset_delta=i, timestamp=1_790_000_000_000, key=None, value=v, headers=())
-                for i, v in enumerate(values)
-            ]
-        )
-    )
+    return bytes(make_batch(*values))
 
 
 batches_strategy = st.lists(

@@ -13,13 +13,12 @@ from penstock.model.errors import CorruptDataError
 from penstock.model.ids import PartitionKey
 from penstock.pipeline import verify_task
 from penstock.records.batch import patch_base_offset
-from penstock.records.decode import Record
-from penstock.records.encode import encode_batch
 from penstock.records.sums import partition_seed, run_sum
 from penstock.recovery.due_runs import check_object
 from penstock.recovery.verify import VerifyReport, _Stretch, _Verifier
 from penstock.segment import IndexedRun
 from penstock.state.rows import StoredRun
+from support.batches import make_batch
 from support.examples import examples
 
 TOPIC = bytes(range(16))
@@ -33,13 +32,16 @@ KEY = "segments/00/1-1-1.seg"
 def batch(offset: int, records: int, *, lacks: int = 0, producer_id: int = 7) -> bytes:
     """A batch of `records` offsets, labelled as its offset is; the first `lacks` records are gone
     as compaction takes them: the offsets stay."""
-    kept = [
-        Record(offset_delta=n, timestamp=9, key=None, value=b"v" * 20, headers=())
-        for n in range(min(lacks, records - 1), records)
-    ]
-    made = encode_batch(kept, producer_id=producer_id)
-    patch_base_offset(memoryview(made), offset, 2 if offset >= 8 else 0)
-    return bytes(made)
+    deltas = range(min(lacks, records - 1), records)
+    return bytes(
+        make_batch(
+            *[b"v" * 20] * len(deltas),
+            deltas=deltas,
+            offset=offset,
+            epoch=2 if offset >= 8 else 0,
+            producer=(producer_id, -1, -1),
+        )
+    )
 
 
 def due_of(

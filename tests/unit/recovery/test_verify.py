@@ -315,38 +315,35 @@ def test_a_damaged_page_of_the_database_is_named(data: Path, page: int) -> None:
     assert FindingKind.DATABASE in kinds(report)
 
 
-def test_a_live_log_is_clean_while_runs_move_and_files_are_recycled(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        keys = await rig.topic("t", partitions=3)
-        ended = False
+async def test_a_live_log_is_clean_while_runs_move_and_files_are_recycled(rig: Rig) -> None:
+    keys = await rig.topic("t", partitions=3)
+    ended = False
 
-        async def load() -> None:
-            number = 0
-            while not ended:
-                await rig.append(keys[number % 3], bytes(20_000), b"%d" % number)
-                number += 1
-                if number % 20 == 0:
-                    await rig.drain()
-                if number % 50 == 0:
-                    await rig.log.delete_records([(keys[0], -1)])
+    async def load() -> None:
+        number = 0
+        while not ended:
+            await rig.append(keys[number % 3], bytes(20_000), b"%d" % number)
+            number += 1
+            if number % 20 == 0:
+                await rig.drain()
+            if number % 50 == 0:
+                await rig.log.delete_records([(keys[0], -1)])
 
-        task = asyncio.create_task(load())
-        queries = Queries(rig.path / "metadata.sqlite")
-        try:
-            while rig.log.uploader.segment_count < 5:
-                report = await verify(
-                    queries=queries,
-                    store=rig.store,
-                    wal=rig.wal_reader,
-                    device=PosixDevice(rig.path),
-                )
-                assert report.ok, text(report)
-        finally:
-            ended = True
-            await task
-            queries.close()
-
-    run_rig(tmp_path, test)
+    task = asyncio.create_task(load())
+    queries = Queries(rig.path / "metadata.sqlite")
+    try:
+        while rig.log.uploader.segment_count < 5:
+            report = await verify(
+                queries=queries,
+                store=rig.store,
+                wal=rig.wal_reader,
+                device=PosixDevice(rig.path),
+            )
+            assert report.ok, text(report)
+    finally:
+        ended = True
+        await task
+        queries.close()
 
 
 # -- whole batches in the wrong place: with their CRCs, offsets that are due, and labels ----------

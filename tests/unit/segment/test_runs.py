@@ -6,19 +6,15 @@ import pytest
 
 from penstock.model.errors import CorruptDataError
 from penstock.records.batch import crc_is_right, stored_header
-from penstock.records.decode import Record
-from penstock.records.encode import encode_batch
 from penstock.segment import RunDescriber, build_segment, parse_footer, parse_index
+from support.batches import make_batch
 
 TOPIC = bytes(range(16))
 
 
 def batch(base_offset: int, count: int, *, size: int = 10, time: int = 1000) -> bytes:
-    records = [
-        Record(offset_delta=n, timestamp=time + n, key=b"k", value=b"v" * size, headers=())
-        for n in range(count)
-    ]
-    return bytes(encode_batch(records, base_offset=base_offset))
+    values = [b"v" * size] * count
+    return bytes(make_batch(*values, keys=[b"k"] * count, offset=base_offset, time=time, step=1))
 
 
 def describer(base_offset: int) -> RunDescriber:

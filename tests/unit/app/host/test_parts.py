@@ -4,11 +4,16 @@ the host has fewer workers, or none."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 import shutil
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+)
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +39,7 @@ from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
 from penstock.wal import WalWriter
 from support.cluster_rig import ANY, START_MS, one_batch, passing, records_of
+from support.waiting import until
 
 VALUE = b"x" * 20_000
 
@@ -116,90 +122,89 @@ class Host:
         return found
 
 
+@contextlib.asynccontextmanager
+async def hosting(data: Path) -> AsyncIterator[Host]:
+    host = Host(data)
+    try:
+        yield host
+    finally:
+        await host.stop()
+
+
+@pytest.fixture
+async def host(tmp_path: Path) -> AsyncIterator[Host]:
+    async with hosting(tmp_path) as host:
+        yield host
+
+
 def run_host(data: Path, test: Callable[[Host], Awaitable[None]]) -> None:
-    async def run() -> None:
-        host = Host(data)
-        try:
+    """Run a part of a test."""
+
+    async def main() -> None:
+        async with hosting(data) as host:
             await test(host)
-        finally:
-            await host.stop()
 
-    asyncio.run(run())
-
-
-async def eventually(holds: Callable[[], bool]) -> None:
-    for _ in range(1500):
-        if holds():
-            return
-        await passing(0.02)
-    raise AssertionError("it never held")
+    asyncio.run(main())
 
 
 def numbered(count: int, begin: int = 0) -> list[bytes]:
     return [b"%d " % number + VALUE for number in range(begin, begin + count)]
 
 
-def test_a_worker_moves_and_keeps_what_the_database_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_worker_moves_and_keeps_what_the_database_lacks(
+    host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file in which nothing seems to be named is written over: here the disk is full when the
     database is to follow, so that it follows only when it is asked to."""
-
-    async def test(host: Host) -> None:
-        await host.start(2)
-        key = await host.topic("t")
-        worker = host.servers[1].parts
-        assert isinstance(worker, WorkerParts)
-        uploader = worker.log.uploader
-        assert uploader is not None
-        monkeypatch.setattr(FrameCommitter, "commit_behind", lambda _: False)
-        wanted = numbered(600)
-        # More than two files' worth, and uploads while it comes.
-        for number, value in enumerate(wanted):
-            await host.append(1, key, value)
-            if number % 50 == 49:
-                uploader.look_again()
-                await passing(0.01)
-            if number == 300:
-                assert await uploader.drain(60)
-        assert await host.values(1, key) == wanted
-        assert await host.values(0, key) == wanted
-        assert await uploader.drain(60), "what the database lacks is moved, too"
-        assert await host.values(1, key) == wanted
-
-    run_host(tmp_path, test)
+    await host.start(2)
+    key = await host.topic("t")
+    worker = host.servers[1].parts
+    assert isinstance(worker, WorkerParts)
+    uploader = worker.log.uploader
+    assert uploader is not None
+    monkeypatch.setattr(FrameCommitter, "commit_behind", lambda _: False)
+    wanted = numbered(600)
+    # More than two files' worth, and uploads while it comes.
+    for number, value in enumerate(wanted):
+        await host.append(1, key, value)
+        if number % 50 == 49:
+            uploader.look_again()
+            await passing(0.01)
+        if number == 300:
+            assert await uploader.drain(60)
+    assert await host.values(1, key) == wanted
+    assert await host.values(0, key) == wanted
+    assert await uploader.drain(60), "what the database lacks is moved, too"
+    assert await host.values(1, key) == wanted
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_what_lies_in_the_wal_of_a_worker_that_is_no_more_is_served_and_moved(
-    tmp_path: Path, workers: int
+async def test_what_lies_in_the_wal_of_a_worker_that_is_no_more_is_served_and_moved(
+    host: Host, workers: int
 ) -> None:
-    async def test(host: Host) -> None:
-        await host.start(3)
-        key = await host.topic("t")
-        wanted = numbered(5)
-        for value in wanted:
-            await host.append(2, key, value)
-        await host.stop()
-        await host.start(workers)
-        assert await host.values(0, key) == wanted, "served from where it lies"
-        parts = host.servers[0].parts
+    await host.start(3)
+    key = await host.topic("t")
+    wanted = numbered(5)
+    for value in wanted:
+        await host.append(2, key, value)
+    await host.stop()
+    await host.start(workers)
+    assert await host.values(0, key) == wanted, "served from where it lies"
+    parts = host.servers[0].parts
 
-        def is_moved() -> bool:
-            queries = parts.queries()
-            return not any(queries.wal_generations(wal.wal_key) for wal in queries.wals())
+    def is_moved() -> bool:
+        queries = parts.queries()
+        return not any(queries.wal_generations(wal.wal_key) for wal in queries.wals())
 
-        await eventually(is_moved)
-        assert await host.values(workers - 1, key) == wanted
-        assert await host.append(workers - 1, key, b"more") == len(wanted)
-        await host.stop()
-        # Back again: the directory is another WAL now.
-        await host.start(3)
-        assert await host.append(2, key, b"again") == len(wanted) + 1
-        for index in range(3):
-            assert await host.values(index, key) == [*wanted, b"more", b"again"]
-
-    run_host(tmp_path, test)
+    await until(is_moved)
+    assert await host.values(workers - 1, key) == wanted
+    assert await host.append(workers - 1, key, b"more") == len(wanted)
+    await host.stop()
+    # Back again: the directory is another WAL now.
+    await host.start(3)
+    assert await host.append(2, key, b"again") == len(wanted) + 1
+    for index in range(3):
+        assert await host.values(index, key) == [*wanted, b"more", b"again"]
 
 
 def test_verify_names_damage_in_each_worker_s_wal(tmp_path: Path) -> None:
@@ -277,55 +282,49 @@ def ask(server: Server, path: str, method: str = "GET", **headers: str) -> tuple
         connection.close()
 
 
-def test_each_worker_tells_of_all_without_a_secret_and_no_web_page_may_change_that(
-    tmp_path: Path,
+async def test_each_worker_tells_of_all_without_a_secret_and_no_web_page_may_change_that(
+    host: Host,
 ) -> None:
-    async def test(host: Host) -> None:
-        await host.start(3, http="127.0.0.1:0")
-        for index, server in enumerate(host.servers):
-            status, body = await asyncio.to_thread(ask, server, "/v1/agents")
-            assert status == 200
-            agents = json.loads(body)["agents"]
-            assert {agent["status"] for agent in agents} == {"live"}
-            assert sorted(agent["kafka"] for agent in agents) == sorted(
-                str(other.advertised) for other in host.servers
-            )
-            status, body = await asyncio.to_thread(ask, server, "/v1/status")
-            told = json.loads(body)
-            assert told["worker"] == index
-            page = (Path(__file__).parents[4] / "docs" / "operations.md").read_text()
-            assert [name for name in told if f"`{name}`" not in page] == []
-            status, body = await asyncio.to_thread(ask, server, "/metrics")
-            assert status == 200
-            assert b"penstock_group_shards" in body, index
-            assert index or b"penstock_wal_free_bytes" in body
-        path = f"/v1/agents/{agents[0]['id']}"
-        status, _ = await asyncio.to_thread(
-            ask, host.servers[0], path, "DELETE", origin="http://example.org"
+    await host.start(3, http="127.0.0.1:0")
+    for index, server in enumerate(host.servers):
+        status, body = await asyncio.to_thread(ask, server, "/v1/agents")
+        assert status == 200
+        agents = json.loads(body)["agents"]
+        assert {agent["status"] for agent in agents} == {"live"}
+        assert sorted(agent["kafka"] for agent in agents) == sorted(
+            str(other.advertised) for other in host.servers
         )
-        assert status == 403
-        status, _ = await asyncio.to_thread(ask, host.servers[0], path, "DELETE")
-        assert status == 409, "it lives"
+        status, body = await asyncio.to_thread(ask, server, "/v1/status")
+        told = json.loads(body)
+        assert told["worker"] == index
+        page = (Path(__file__).parents[4] / "docs" / "operations.md").read_text()
+        assert [name for name in told if f"`{name}`" not in page] == []
+        status, body = await asyncio.to_thread(ask, server, "/metrics")
+        assert status == 200
+        assert b"penstock_group_shards" in body, index
+        assert index or b"penstock_wal_free_bytes" in body
+    path = f"/v1/agents/{agents[0]['id']}"
+    status, _ = await asyncio.to_thread(
+        ask, host.servers[0], path, "DELETE", origin="http://example.org"
+    )
+    assert status == 403
+    status, _ = await asyncio.to_thread(ask, host.servers[0], path, "DELETE")
+    assert status == 409, "it lives"
 
-    run_host(tmp_path, test)
 
-
-def test_each_worker_tells_of_its_own_wal(tmp_path: Path) -> None:
-    async def test(host: Host) -> None:
-        await host.start(2)
-        key = await host.topic("t")
-        await host.append(0, key, b"first")
-        await host.append(1, key, b"second")
-        for server in host.servers:
-            wal = server.parts.status()["wal"]
-            assert 0 < wal["pending_bytes"] < 1000, "one batch"
-            assert 0 < wal["free_bytes"] < wal["bytes_max"] == 8 * MIB
-            assert (wal["drained"], wal["upload_error"]) == (False, None)
-            gauges = server.parts.gauges()
-            for name in ("pending_bytes", "free_bytes", "bytes_max"):
-                assert gauges[f"penstock_wal_{name}"] == wal[name]
-
-    run_host(tmp_path, test)
+async def test_each_worker_tells_of_its_own_wal(host: Host) -> None:
+    await host.start(2)
+    key = await host.topic("t")
+    await host.append(0, key, b"first")
+    await host.append(1, key, b"second")
+    for server in host.servers:
+        wal = server.parts.status()["wal"]
+        assert 0 < wal["pending_bytes"] < 1000, "one batch"
+        assert 0 < wal["free_bytes"] < wal["bytes_max"] == 8 * MIB
+        assert (wal["drained"], wal["upload_error"]) == (False, None)
+        gauges = server.parts.gauges()
+        for name in ("pending_bytes", "free_bytes", "bytes_max"):
+            assert gauges[f"penstock_wal_{name}"] == wal[name]
 
 
 def test_batches_of_a_worker_do_not_make_the_database_follow_at_once(
@@ -349,39 +348,35 @@ def test_batches_of_a_worker_do_not_make_the_database_follow_at_once(
     run_host(tmp_path, test)
 
 
-def test_a_worker_says_that_it_lives_while_it_recovers_its_wal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_worker_says_that_it_lives_while_it_recovers_its_wal(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long that takes: silent, it would be fenced at each of its starts."""
+    await host.start(2)
+    key = await host.topic("t")
+    sent = numbered(3)
+    for value in sent:
+        await host.append(1, key, value)
+    await host.stop()
 
-    async def test(host: Host) -> None:
-        await host.start(2)
-        key = await host.topic("t")
-        sent = numbered(3)
-        for value in sent:
-            await host.append(1, key, value)
-        await host.stop()
+    me = int((tmp_path / "workers" / "1" / "agent-id").read_text())
+    opens = WalWriter.open
+    positions: set[int] = set()
+    lived: list[bool] = []
 
-        me = int((tmp_path / "workers" / "1" / "agent-id").read_text())
-        opens = WalWriter.open
-        positions: set[int] = set()
-        lived: list[bool] = []
+    def open_slowly(*arguments: Any, **options: Any) -> WalWriter:
+        if host.servers:  # worker 0 is there, so this is worker 1
+            view = host.servers[0].parts.view
+            while (agent := view.agent(me)) is not None and agent.live and len(positions) < 4:
+                positions.add(view.last_position(me))
+                threading.Event().wait(0.02)
+            lived.append(agent is not None and agent.live)
+        return opens(*arguments, **options)
 
-        def open_slowly(*arguments: Any, **options: Any) -> WalWriter:
-            if host.servers:  # worker 0 is there, so this is worker 1
-                view = host.servers[0].parts.view
-                while (agent := view.agent(me)) is not None and agent.live and len(positions) < 4:
-                    positions.add(view.last_position(me))
-                    threading.Event().wait(0.02)
-                lived.append(agent is not None and agent.live)
-            return opens(*arguments, **options)
-
-        monkeypatch.setattr(WalWriter, "open", open_slowly)
-        await host.start(2, heartbeat_ms=100)
-        assert lived == [True]
-        assert await host.values(1, key) == sent
-
-    run_host(tmp_path, test)
+    monkeypatch.setattr(WalWriter, "open", open_slowly)
+    await host.start(2, heartbeat_ms=100)
+    assert lived == [True]
+    assert await host.values(1, key) == sent
 
 
 def membership_of(server: Server) -> Membership:
@@ -396,37 +391,31 @@ def leading(host: Host, index: int) -> tuple[int, ...]:
     return host.servers[index].parts.broker.nodes.leaders("").candidates
 
 
-def test_workers_send_no_client_to_a_worker_that_has_missed_a_beat(tmp_path: Path) -> None:
-    async def test(host: Host) -> None:
-        await host.start(3, heartbeat_ms=50, agent_timeout_ms=60_000)
-        ids = sorted(server.parts.broker.node_id for server in host.servers)
-        for index in range(3):
-            await eventually(lambda: leading(host, index) == tuple(ids))  # noqa: B023
-        silent = host.servers[2].parts.broker.node_id
-        await membership_of(host.servers[2]).close()
-        for index in range(2):
-            await eventually(lambda: silent not in leading(host, index))  # noqa: B023
-        assert host.servers[0].parts.view.agent(silent).live, "it is not fenced"
-
-    run_host(tmp_path, test)
+async def test_workers_send_no_client_to_a_worker_that_has_missed_a_beat(host: Host) -> None:
+    await host.start(3, heartbeat_ms=50, agent_timeout_ms=60_000)
+    ids = sorted(server.parts.broker.node_id for server in host.servers)
+    for index in range(3):
+        await until(lambda: leading(host, index) == tuple(ids))  # noqa: B023
+    silent = host.servers[2].parts.broker.node_id
+    await membership_of(host.servers[2]).close()
+    for index in range(2):
+        await until(lambda: silent not in leading(host, index))  # noqa: B023
+    assert host.servers[0].parts.view.agent(silent).live, "it is not fenced"
 
 
-def test_a_worker_that_no_longer_reaches_the_journal_sends_clients_to_others(
-    tmp_path: Path,
+async def test_a_worker_that_no_longer_reaches_the_journal_sends_clients_to_others(
+    host: Host,
 ) -> None:
-    async def test(host: Host) -> None:
-        await host.start(3)
-        worker = host.servers[1].parts
-        assert isinstance(worker, WorkerParts)
-        me = worker.broker.node_id
-        await eventually(lambda: me in leading(host, 1))
-        writer = host.servers[0].parts
-        assert isinstance(writer, WriterParts)
-        await writer.hub.close()
-        worker.order.head_confirmed_s -= 3.0
-        assert me not in leading(host, 1)
-        assert len(leading(host, 1)) == 2
-        await writer.hub.start()
-        await eventually(lambda: me in leading(host, 1))
-
-    run_host(tmp_path, test)
+    await host.start(3)
+    worker = host.servers[1].parts
+    assert isinstance(worker, WorkerParts)
+    me = worker.broker.node_id
+    await until(lambda: me in leading(host, 1))
+    writer = host.servers[0].parts
+    assert isinstance(writer, WriterParts)
+    await writer.hub.close()
+    worker.order.head_confirmed_s -= 3.0
+    assert me not in leading(host, 1)
+    assert len(leading(host, 1)) == 2
+    await writer.hub.start()
+    await until(lambda: me in leading(host, 1))

@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
@@ -20,7 +20,8 @@ from penstock.config.addresses import Address
 from penstock.config.settings import ServerSettings
 from penstock.model.errors import ConflictError, InvalidRequestError
 from penstock.system.clock import SystemClock
-from support.cluster_rig import passing
+from support.async_tests import options_of
+from support.waiting import until
 
 WORKER = """
 import os, signal, sys
@@ -62,69 +63,49 @@ class Parent:
     def lines(self) -> list[str]:
         return self.log.read_text().splitlines()
 
-    async def until(self, holds: Callable[[], bool]) -> None:
-        for _ in range(1500):
-            if holds():
-                return
-            await passing(0.02)
-        raise AssertionError(self.lines())
+
+@pytest.fixture
+async def parent(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Parent]:
+    parent = Parent(tmp_path, **options_of(request))
+    yield parent
+    await parent.supervisor.stop()
 
 
-def run_parent(parent: Parent, test: Callable[[Parent], Awaitable[None]]) -> None:
-    async def run() -> None:
-        try:
-            await test(parent)
-        finally:
-            await parent.supervisor.stop()
+async def test_workers_start_in_order_and_the_first_drains_last(parent: Parent) -> None:
+    await parent.supervisor.start()
+    assert parent.lines() == ["started 0", "started 1", "started 2"]
+    assert len({about.pid for about in parent.ready}) == 3
+    await parent.supervisor.stop()
+    ends = parent.lines()[3:]
+    assert sorted(ends[:2]) == ["drained 1", "drained 2"]
+    assert ends[2:] == ["drained 0"]
 
-    asyncio.run(run())
+
+async def test_a_worker_that_ends_is_started_again(parent: Parent) -> None:
+    await parent.supervisor.start()
+    os.kill(parent.ready[0].pid, signal.SIGKILL)
+    await until(lambda: parent.lines().count("started 0") == 2)
+    os.kill(parent.ready[2].pid, signal.SIGKILL)
+    await until(lambda: parent.lines().count("started 2") == 2)
+    assert parent.lines().count("started 1") == 1
 
 
-def test_workers_start_in_order_and_the_first_drains_last(tmp_path: Path) -> None:
-    async def test(parent: Parent) -> None:
+@pytest.mark.options(fate="fails1")
+async def test_one_that_never_serves_ends_the_others(parent: Parent) -> None:
+    with pytest.raises(ConflictError, match="worker 1"):
         await parent.supervisor.start()
-        assert parent.lines() == ["started 0", "started 1", "started 2"]
-        assert len({about.pid for about in parent.ready}) == 3
-        await parent.supervisor.stop()
-        ends = parent.lines()[3:]
-        assert sorted(ends[:2]) == ["drained 1", "drained 2"]
-        assert ends[2:] == ["drained 0"]
-
-    run_parent(Parent(tmp_path), test)
+    assert parent.lines() == ["started 0", "started 1", "drained 0"]
+    assert not parent.ready
 
 
-def test_a_worker_that_ends_is_started_again(tmp_path: Path) -> None:
-    async def test(parent: Parent) -> None:
-        await parent.supervisor.start()
-        os.kill(parent.ready[0].pid, signal.SIGKILL)
-        await parent.until(lambda: parent.lines().count("started 0") == 2)
-        os.kill(parent.ready[2].pid, signal.SIGKILL)
-        await parent.until(lambda: parent.lines().count("started 2") == 2)
-        assert parent.lines().count("started 1") == 1
-
-    run_parent(Parent(tmp_path), test)
-
-
-def test_one_that_never_serves_ends_the_others(tmp_path: Path) -> None:
-    async def test(parent: Parent) -> None:
-        with pytest.raises(ConflictError, match="worker 1"):
-            await parent.supervisor.start()
-        assert parent.lines() == ["started 0", "started 1", "drained 0"]
-        assert not parent.ready
-
-    run_parent(Parent(tmp_path, "fails1"), test)
-
-
-def test_one_that_does_not_drain_is_ended(tmp_path: Path) -> None:
-    async def test(parent: Parent) -> None:
-        await parent.supervisor.start()
-        await parent.supervisor.stop()
-        assert "drained 2" in parent.lines()
-        assert parent.lines()[-1] == "drained 0"
-        assert "drained 1" not in parent.lines()
-
-    # The parent waits twice as long and 5 s more.
-    run_parent(Parent(tmp_path, "hangs1", drain_timeout_s=-1.0), test)
+# The parent waits twice as long and 5 s more.
+@pytest.mark.options(fate="hangs1", drain_timeout_s=-1.0)
+async def test_one_that_does_not_drain_is_ended(parent: Parent) -> None:
+    await parent.supervisor.start()
+    await parent.supervisor.stop()
+    assert "drained 2" in parent.lines()
+    assert parent.lines()[-1] == "drained 0"
+    assert "drained 1" not in parent.lines()
 
 
 async def test_a_worker_sees_that_its_parent_is_gone() -> None:

@@ -7,20 +7,21 @@ responses by kio's reader.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kio.serial import entity_reader
 
-from penstock.groups.settings import GroupSettings
 from penstock.kafka.broker import Broker
 from penstock.kafka.connection_state import ConnectionState
 from penstock.kafka.context import RequestContext
 from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.wire import schema
 from penstock.model.steps import at_once
+from penstock.testing.virtual_loop import VirtualLoop
+from support.async_tests import options_of
 from support.replies import encoded as encoded_answer
 from unit.groups import fakes
 from unit.kafka.conftest import NoSink
@@ -160,25 +161,10 @@ class Face:
 
 
 @pytest.fixture
-def on_face(tmp_path: Path) -> Callable[..., Any]:
-    """Runs `work(face)` on a fresh broker in virtual time."""
-
-    def run(
-        work: Callable[[Face], Coroutine[Any, Any, None]],
-        settings: GroupSettings = fakes.QUICK,
-    ) -> None:
-        async def whole() -> None:
-            world = fakes.world(tmp_path, settings)
-            try:
-                await work(Face(world))
-            finally:
-                await world.close()
-
-        fakes.run(whole())
-
-    return run
-
-
-@pytest.fixture
-def settle() -> Any:
-    return fakes.settle
+async def face(
+    virtual_loop: VirtualLoop, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[Face]:
+    """A fresh broker in virtual time; `@pytest.mark.options(settings=...)` are its groups'."""
+    world = fakes.world(tmp_path, options_of(request).get("settings", fakes.QUICK))
+    yield Face(world)
+    await world.close()

@@ -174,22 +174,19 @@ def asked(api: str, version: int) -> Sequence[Any]:
 
 
 @pytest.mark.parametrize("api", sorted({api for api, _ in CASES}))
-def test_no_answer_is_longer_than_its_bound(on_face: Any, api: str) -> None:
-    async def work(face: Any) -> None:
-        broker = face.broker
-        broker.log = StandInLog()
-        broker.turns = Turns(items_max=1 << 30, rows_max=1 << 30)
-        await fill(face)
-        for version in (version for known, version in CASES if known == api):
-            for request in asked(api, version):
-                body = memoryview(schema.encode_request(request))
-                length, bound = await lengths(broker, api, version, body)
-                if api in UNRESERVED:
-                    assert length < SMALL_ANSWER_BYTES
-                else:
-                    assert length <= max(bound, BASE_BYTES), (version, request)
-
-    on_face(work)
+async def test_no_answer_is_longer_than_its_bound(face: Any, api: str) -> None:
+    broker = face.broker
+    broker.log = StandInLog()
+    broker.turns = Turns(items_max=1 << 30, rows_max=1 << 30)
+    await fill(face)
+    for version in (version for known, version in CASES if known == api):
+        for request in asked(api, version):
+            body = memoryview(schema.encode_request(request))
+            length, bound = await lengths(broker, api, version, body)
+            if api in UNRESERVED:
+                assert length < SMALL_ANSWER_BYTES
+            else:
+                assert length <= max(bound, BASE_BYTES), (version, request)
 
 
 METADATA = b"m" * 100_000
@@ -197,59 +194,55 @@ METADATA = b"m" * 100_000
 
 # Version 4 wants an id, and knows no instances that need none.
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 5, 6, 7, 8, 9])
-def test_a_leaders_answer_is_reserved_once_the_round_has_ended(on_face: Any, version: int) -> None:
-    async def work(face: Any) -> None:
-        context = context_of(face.broker, "join_group", version)
-        protocol = face.part(
-            "join_group", version, "JoinGroupRequestProtocol", name="range", metadata=METADATA
-        )
-        request = schema.build(
-            schema.request_types("join_group", version).JoinGroupRequest,
-            group_id="large",
-            session_timeout=timedelta(seconds=10),
-            rebalance_timeout=timedelta(seconds=60),
-            member_id="",
-            group_instance_id="i",
-            protocol_type="consumer",
-            protocols=(protocol,),
-            reason=None,
-        )
-        sent = schema.encode_request(request)
-        taken = at_once(schema.taken_steps("join_group", version, sent))
-        body = await encoded(await BY_MODULE["join_group"].load().handle(context, taken))
-        assert SMALL_ANSWER_BYTES < len(METADATA) < len(body) <= context.reserved
-
-    on_face(work)
+async def test_a_leaders_answer_is_reserved_once_the_round_has_ended(
+    face: Any, version: int
+) -> None:
+    context = context_of(face.broker, "join_group", version)
+    protocol = face.part(
+        "join_group", version, "JoinGroupRequestProtocol", name="range", metadata=METADATA
+    )
+    request = schema.build(
+        schema.request_types("join_group", version).JoinGroupRequest,
+        group_id="large",
+        session_timeout=timedelta(seconds=10),
+        rebalance_timeout=timedelta(seconds=60),
+        member_id="",
+        group_instance_id="i",
+        protocol_type="consumer",
+        protocols=(protocol,),
+        reason=None,
+    )
+    sent = schema.encode_request(request)
+    taken = at_once(schema.taken_steps("join_group", version, sent))
+    body = await encoded(await BY_MODULE["join_group"].load().handle(context, taken))
+    assert SMALL_ANSWER_BYTES < len(METADATA) < len(body) <= context.reserved
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_a_long_assignment_is_reserved(on_face: Any, version: int) -> None:
-    async def work(face: Any) -> None:
-        joined = await face.join(5, "large")
-        context = context_of(face.broker, "sync_group", version)
-        assignment = face.part(
-            "sync_group",
-            version,
-            "SyncGroupRequestAssignment",
-            member_id=joined.member_id,
-            assignment=METADATA,
-        )
-        request = schema.build(
-            schema.request_types("sync_group", version).SyncGroupRequest,
-            group_id="large",
-            generation_id=joined.generation_id,
-            member_id=joined.member_id,
-            group_instance_id=None,
-            protocol_type="consumer",
-            protocol_name="range",
-            assignments=(assignment,),
-        )
-        sent = schema.encode_request(request)
-        taken = at_once(schema.taken_steps("sync_group", version, sent))
-        body = await encoded(await BY_MODULE["sync_group"].load().handle(context, taken))
-        assert len(METADATA) < len(body) <= context.reserved
-
-    on_face(work)
+async def test_a_long_assignment_is_reserved(face: Any, version: int) -> None:
+    joined = await face.join(5, "large")
+    context = context_of(face.broker, "sync_group", version)
+    assignment = face.part(
+        "sync_group",
+        version,
+        "SyncGroupRequestAssignment",
+        member_id=joined.member_id,
+        assignment=METADATA,
+    )
+    request = schema.build(
+        schema.request_types("sync_group", version).SyncGroupRequest,
+        group_id="large",
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+        group_instance_id=None,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=(assignment,),
+    )
+    sent = schema.encode_request(request)
+    taken = at_once(schema.taken_steps("sync_group", version, sent))
+    body = await encoded(await BY_MODULE["sync_group"].load().handle(context, taken))
+    assert len(METADATA) < len(body) <= context.reserved
 
 
 @pytest.mark.parametrize("text", [None, "", "a" * 300, "ä\u20ac\U0001f600" * 100])

@@ -13,24 +13,20 @@ ALL = BY_MODULE["delete_groups"].versions
 
 
 @pytest.mark.parametrize("version", ALL)
-def test_groups_are_deleted_one_by_one(
-    on_face: Any, version: int, caplog: pytest.LogCaptureFixture
+async def test_groups_are_deleted_one_by_one(
+    face: Any, version: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="penstock.kafka.admin.lines")
-
-    async def work(face: Any) -> None:
-        await face.member()
-        await face.commit(9, 1, "simple")
-        reply = await face.call(
-            "delete_groups", version, groups_names=("g", "simple", "none", "simple")
-        )
-        assert [(one.group_id, one.error_code.name) for one in reply.results] == [
-            ("g", "non_empty_group"),
-            ("simple", "none"),
-            ("none", "group_id_not_found"),
-        ]
-        assert face.world.queries.group("simple") is None
-        assert face.world.queries.group("g") is not None
-
-    on_face(work)
+    await face.member()
+    await face.commit(9, 1, "simple")
+    reply = await face.call(
+        "delete_groups", version, groups_names=("g", "simple", "none", "simple")
+    )
+    assert [(one.group_id, one.error_code.name) for one in reply.results] == [
+        ("g", "non_empty_group"),
+        ("simple", "none"),
+        ("none", "group_id_not_found"),
+    ]
+    assert face.world.queries.group("simple") is None
+    assert face.world.queries.group("g") is not None
     assert caplog.messages == ["client 'client' at 127.0.0.1 deleted group 'simple'"]

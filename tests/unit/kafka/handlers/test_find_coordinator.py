@@ -23,30 +23,23 @@ async def find(face: Any, version: int, key_type: int) -> tuple[str, int, str, i
 
 
 @pytest.mark.parametrize("version", ALL)
-def test_this_broker_coordinates_groups(on_face: Any, version: int) -> None:
-    async def work(face: Any) -> None:
-        assert await find(face, version, 0) == ("none", 7, "broker.example", 9092)
-
-    on_face(work)
+async def test_this_broker_coordinates_groups(face: Any, version: int) -> None:
+    assert await find(face, version, 0) == ("none", 7, "broker.example", 9092)
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_what_is_not_coordinated_is_refused_for_good_with_one_line_a_minute(
-    on_face: Any, version: int, caplog: pytest.LogCaptureFixture
+async def test_what_is_not_coordinated_is_refused_for_good_with_one_line_a_minute(
+    face: Any, version: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-
-    async def work(face: Any) -> None:
-        assert await find(face, version, 1) == (
-            "transactional_id_authorization_failed",
-            -1,
-            "",
-            -1,
-        )
-        assert await find(face, version, 2) == ("invalid_request", -1, "", -1)
-        await find(face, version, 1)
-
-    on_face(work)
+    assert await find(face, version, 1) == (
+        "transactional_id_authorization_failed",
+        -1,
+        "",
+        -1,
+    )
+    assert await find(face, version, 2) == ("invalid_request", -1, "", -1)
+    await find(face, version, 1)
     lines = [line for line in caplog.messages if "which this server does not serve" in line]
     assert len(lines) == 2
     assert "asked for transactions, which this server does not serve" in lines[0]

@@ -39,36 +39,30 @@ def error_of(reply: Any, version: int) -> str:
 
 
 @pytest.mark.parametrize("version", ALL)
-def test_a_member_leaves_once(on_face: Any, version: int) -> None:
-    async def work(face: Any) -> None:
-        joined = await face.member()
-        leaver = (joined.member_id, None)
-        assert error_of(await leave(face, version, "none", leaver), version) == "unknown_member_id"
-        assert error_of(await leave(face, version, "g", leaver), version) == "none"
-        assert error_of(await leave(face, version, "g", leaver), version) == "unknown_member_id"
-        assert (await leave(face, version, "", leaver)).error_code.name == "invalid_group_id"
-
-    on_face(work)
+async def test_a_member_leaves_once(face: Any, version: int) -> None:
+    joined = await face.member()
+    leaver = (joined.member_id, None)
+    assert error_of(await leave(face, version, "none", leaver), version) == "unknown_member_id"
+    assert error_of(await leave(face, version, "g", leaver), version) == "none"
+    assert error_of(await leave(face, version, "g", leaver), version) == "unknown_member_id"
+    assert (await leave(face, version, "", leaver)).error_code.name == "invalid_group_id"
 
 
 @pytest.mark.parametrize("version", range(3, 6))
-def test_many_leave_at_once_each_with_its_own_outcome(on_face: Any, version: int) -> None:
-    async def work(face: Any) -> None:
-        joined = await face.member(group_instance_id="one")
-        reply = await leave(
-            face,
-            version,
-            "g",
-            ("nobody", "one"),
-            ("", "two"),
-            ("", "one"),
-            (joined.member_id, None),
-        )
-        assert [(m.member_id, m.group_instance_id, m.error_code.name) for m in reply.members] == [
-            ("nobody", "one", "fenced_instance_id"),
-            ("", "two", "unknown_member_id"),
-            ("", "one", "none"),
-            (joined.member_id, None, "unknown_member_id"),
-        ]
-
-    on_face(work)
+async def test_many_leave_at_once_each_with_its_own_outcome(face: Any, version: int) -> None:
+    joined = await face.member(group_instance_id="one")
+    reply = await leave(
+        face,
+        version,
+        "g",
+        ("nobody", "one"),
+        ("", "two"),
+        ("", "one"),
+        (joined.member_id, None),
+    )
+    assert [(m.member_id, m.group_instance_id, m.error_code.name) for m in reply.members] == [
+        ("nobody", "one", "fenced_instance_id"),
+        ("", "two", "unknown_member_id"),
+        ("", "one", "none"),
+        (joined.member_id, None, "unknown_member_id"),
+    ]

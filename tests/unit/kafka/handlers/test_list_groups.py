@@ -25,27 +25,23 @@ async def listed(face: Any, version: int, **filters: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("version", ALL)
-def test_groups_are_listed_and_filtered_where_the_version_can(on_face: Any, version: int) -> None:
-    async def work(face: Any) -> None:
-        await face.member()
-        await face.commit(9, 1, "simple")
-        assert await listed(face, version) == ["g", "simple"]
-        if version >= 4:
-            assert await listed(face, version, states_filter=("stable",)) == ["g"]
-            assert await listed(face, version, states_filter=("Empty", "Dead")) == ["simple"]
-            assert await listed(face, version, states_filter=("Dead",)) == []
-        if version >= 5:
-            assert await listed(face, version, types_filter=("Classic",)) == ["g", "simple"]
-            assert await listed(face, version, types_filter=("consumer",)) == []
-
-    on_face(work)
+async def test_groups_are_listed_and_filtered_where_the_version_can(
+    face: Any, version: int
+) -> None:
+    await face.member()
+    await face.commit(9, 1, "simple")
+    assert await listed(face, version) == ["g", "simple"]
+    if version >= 4:
+        assert await listed(face, version, states_filter=("stable",)) == ["g"]
+        assert await listed(face, version, states_filter=("Empty", "Dead")) == ["simple"]
+        assert await listed(face, version, states_filter=("Dead",)) == []
+    if version >= 5:
+        assert await listed(face, version, types_filter=("Classic",)) == ["g", "simple"]
+        assert await listed(face, version, types_filter=("consumer",)) == []
 
 
 @pytest.mark.parametrize("version", ALL)
-def test_a_coordinator_that_ended_says_so(on_face: Any, version: int) -> None:
-    async def work(face: Any) -> None:
-        await face.world.groups.close()
-        reply = await face.call("list_groups", version, states_filter=(), types_filter=())
-        assert reply.error_code.name == "not_coordinator"
-
-    on_face(work)
+async def test_a_coordinator_that_ended_says_so(face: Any, version: int) -> None:
+    await face.world.groups.close()
+    reply = await face.call("list_groups", version, states_filter=(), types_filter=())
+    assert reply.error_code.name == "not_coordinator"

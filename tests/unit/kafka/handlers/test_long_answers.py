@@ -39,33 +39,29 @@ async def exchanged(broker: Any, api: str, version: int, body: memoryview) -> An
 
 
 @pytest.mark.parametrize(("api", "version"), CASES)
-def test_a_long_answer_leaves_in_pieces(
-    on_face: Any, monkeypatch: pytest.MonkeyPatch, api: str, version: int
+async def test_a_long_answer_leaves_in_pieces(
+    face: Any, monkeypatch: pytest.MonkeyPatch, api: str, version: int
 ) -> None:
     monkeypatch.setattr(test_answer_bounds, "TOPICS", 120)
     monkeypatch.setattr("penstock.kafka.handlers.join_group.PROTOCOLS_MAX", 1 << 20)
-
-    async def work(face: Any) -> None:
-        broker = face.broker
-        broker.log = StandInLog()
-        broker.turns = Turns(items_max=1 << 30, rows_max=1 << 30)
-        await fill(face)
-        for request in asked(api, version):
-            body = memoryview(schema.encode_request(request))
-            reply = await exchanged(broker, api, version, body)
-            if isinstance(reply, PiecedReply):
-                pieces = [bytes(piece) for piece, _ in reply.pieces]
-                assert sum(map(len, pieces)) == reply.byte_count > SMALL_ANSWER_BYTES
-                assert max(map(len, pieces)) < 3 * PIECE_BYTES
-            elif reply is not None:
-                assert len(body_of(reply)) <= SMALL_ANSWER_BYTES
-
-    on_face(work)
+    broker = face.broker
+    broker.log = StandInLog()
+    broker.turns = Turns(items_max=1 << 30, rows_max=1 << 30)
+    await fill(face)
+    for request in asked(api, version):
+        body = memoryview(schema.encode_request(request))
+        reply = await exchanged(broker, api, version, body)
+        if isinstance(reply, PiecedReply):
+            pieces = [bytes(piece) for piece, _ in reply.pieces]
+            assert sum(map(len, pieces)) == reply.byte_count > SMALL_ANSWER_BYTES
+            assert max(map(len, pieces)) < 3 * PIECE_BYTES
+        elif reply is not None:
+            assert len(body_of(reply)) <= SMALL_ANSWER_BYTES
 
 
 @pytest.mark.parametrize(("shorter", "at_once"), [(0, 1), (1, 3)])
-def test_one_long_request_at_a_time_is_decoded(
-    on_face: Any, monkeypatch: pytest.MonkeyPatch, shorter: int, at_once: int
+async def test_one_long_request_at_a_time_is_decoded(
+    face: Any, monkeypatch: pytest.MonkeyPatch, shorter: int, at_once: int
 ) -> None:
     decode = schema.decode_in_turns
     counts = [0]
@@ -79,23 +75,19 @@ def test_one_long_request_at_a_time_is_decoded(
     monkeypatch.setattr(schema, "decode_in_turns", counted)
     version = BY_MODULE["list_offsets"].versions_max
     body = memoryview(schema.encode_request(asked("list_offsets", version)[0]))
-
-    async def work(face: Any) -> None:
-        broker = face.broker
-        broker.log = StandInLog()
-        broker.turns = Turns(items_max=100)
-        exchanges = []
-        for _ in range(3):
-            context = context_of(broker, "list_offsets", version)
-            frame_bytes = LONG_REQUEST_BYTES - shorter
-            exchanges.append(Exchange(BY_MODULE["list_offsets"], context, body, frame_bytes, 0.0))
-        ended = asyncio.Event()
-        for exchange in exchanges:
-            exchange.start(asyncio.get_running_loop(), ended.set)
-        while not all(exchange.ready for exchange in exchanges):
-            await ended.wait()
-            ended.clear()
-        assert not any(exchange.error for exchange in exchanges)
-        assert max(counts) == at_once
-
-    on_face(work)
+    broker = face.broker
+    broker.log = StandInLog()
+    broker.turns = Turns(items_max=100)
+    exchanges = []
+    for _ in range(3):
+        context = context_of(broker, "list_offsets", version)
+        frame_bytes = LONG_REQUEST_BYTES - shorter
+        exchanges.append(Exchange(BY_MODULE["list_offsets"], context, body, frame_bytes, 0.0))
+    ended = asyncio.Event()
+    for exchange in exchanges:
+        exchange.start(asyncio.get_running_loop(), ended.set)
+    while not all(exchange.ready for exchange in exchanges):
+        await ended.wait()
+        ended.clear()
+    assert not any(exchange.error for exchange in exchanges)
+    assert max(counts) == at_once

@@ -31,32 +31,25 @@ async def delete(face: Any, group_id: str, *topics: tuple[str, list[int]]) -> tu
     return reply.error_code.name, codes
 
 
-def test_offsets_of_topics_that_nobody_reads_are_deleted(
-    on_face: Any, caplog: pytest.LogCaptureFixture
+async def test_offsets_of_topics_that_nobody_reads_are_deleted(
+    face: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="penstock.kafka.admin.lines")
-
-    async def work(face: Any) -> None:
-        await face.commit(9, 17)
-        error, codes = await delete(face, "g", ("flights", [0, 1, 99]), ("nowhere", [0]))
-        assert error == "none"
-        unknown = "unknown_topic_or_partition"
-        assert codes == ["none", "none", unknown, unknown]
-        assert (await face.world.groups.fetch_offsets("g")) == {}
-
-    on_face(work)
+    await face.commit(9, 17)
+    error, codes = await delete(face, "g", ("flights", [0, 1, 99]), ("nowhere", [0]))
+    assert error == "none"
+    unknown = "unknown_topic_or_partition"
+    assert codes == ["none", "none", unknown, unknown]
+    assert (await face.world.groups.fetch_offsets("g")) == {}
     assert caplog.messages == [
         "client 'client' at 127.0.0.1 deleted 2 offsets of group 'g': flights-0, flights-1"
     ]
 
 
-def test_refusals_have_kafkas_codes(on_face: Any) -> None:
-    async def work(face: Any) -> None:
-        face.topic_id("flights")
-        assert await delete(face, "none", ("flights", [0])) == ("group_id_not_found", [])
-        await face.member()
-        assert await delete(face, "g", ("flights", [0])) == ("none", ["group_subscribed_to_topic"])
-        await face.join(5, "workers", protocol_type="connect")
-        assert await delete(face, "workers", ("flights", [0])) == ("non_empty_group", [])
-
-    on_face(work)
+async def test_refusals_have_kafkas_codes(face: Any) -> None:
+    face.topic_id("flights")
+    assert await delete(face, "none", ("flights", [0])) == ("group_id_not_found", [])
+    await face.member()
+    assert await delete(face, "g", ("flights", [0])) == ("none", ["group_subscribed_to_topic"])
+    await face.join(5, "workers", protocol_type="connect")
+    assert await delete(face, "workers", ("flights", [0])) == ("non_empty_group", [])

@@ -78,113 +78,95 @@ async def fetch(
 
 
 @pytest.mark.parametrize("version", ALL)
-def test_what_was_committed_is_answered_and_nothing_is_minus_one(
-    on_face: Any, version: int
+async def test_what_was_committed_is_answered_and_nothing_is_minus_one(
+    face: Any, version: int
 ) -> None:
-    async def work(face: Any) -> None:
-        await face.commit(9, 17)
-        flights = face.topic_id("flights")
-        name = flights if version >= 10 else "flights"
-        asked = [("flights", flights, [0, 1, 99])]
-        rows = [
-            (name, 0, 17, "note", "none"),
-            (name, 1, -1, "", "none"),
-            (name, 99, -1, "", "none"),
-        ]
-        assert await fetch(face, version, asked) == [("none", rows)]
-        nothing = [(name, index, -1, "", "none") for index in (0, 1, 99)]
-        assert await fetch(face, version, asked, "none") == [("none", nothing)]
-
-    on_face(work)
+    await face.commit(9, 17)
+    flights = face.topic_id("flights")
+    name = flights if version >= 10 else "flights"
+    asked = [("flights", flights, [0, 1, 99])]
+    rows = [
+        (name, 0, 17, "note", "none"),
+        (name, 1, -1, "", "none"),
+        (name, 99, -1, "", "none"),
+    ]
+    assert await fetch(face, version, asked) == [("none", rows)]
+    nothing = [(name, index, -1, "", "none") for index in (0, 1, 99)]
+    assert await fetch(face, version, asked, "none") == [("none", nothing)]
 
 
 @pytest.mark.parametrize("version", ALL)
-def test_an_unknown_topic_is_unknown_by_id_alone(on_face: Any, version: int) -> None:
-    async def work(face: Any) -> None:
-        await face.commit(9, 17)
-        strange = uuid.UUID(int=5)
-        ((error, (row,)),) = await fetch(face, version, [("nowhere", strange, [0])])
-        assert error == "none"
-        if version >= 10:
-            assert row == (strange, 0, -1, "", "unknown_topic_id")
-        else:
-            assert row == ("nowhere", 0, -1, "", "none")
-
-    on_face(work)
+async def test_an_unknown_topic_is_unknown_by_id_alone(face: Any, version: int) -> None:
+    await face.commit(9, 17)
+    strange = uuid.UUID(int=5)
+    ((error, (row,)),) = await fetch(face, version, [("nowhere", strange, [0])])
+    assert error == "none"
+    if version >= 10:
+        assert row == (strange, 0, -1, "", "unknown_topic_id")
+    else:
+        assert row == ("nowhere", 0, -1, "", "none")
 
 
 @pytest.mark.parametrize("version", range(2, 11))
-def test_null_topics_are_all_that_still_exist(on_face: Any, version: int) -> None:
-    async def work(face: Any) -> None:
-        await face.commit(9, 17)
-        flights = face.topic_id("flights")
-        name = flights if version >= 10 else "flights"
-        assert await fetch(face, version, None) == [("none", [(name, 0, 17, "note", "none")])]
-        assert await fetch(face, version, None, "none") == [("none", [])]
-        await face.world.committer.commit([DeleteTopic(topic_id=flights.bytes)])
-        assert await fetch(face, version, None) == [("none", [])]
-
-    on_face(work)
+async def test_null_topics_are_all_that_still_exist(face: Any, version: int) -> None:
+    await face.commit(9, 17)
+    flights = face.topic_id("flights")
+    name = flights if version >= 10 else "flights"
+    assert await fetch(face, version, None) == [("none", [(name, 0, 17, "note", "none")])]
+    assert await fetch(face, version, None, "none") == [("none", [])]
+    await face.world.committer.commit([DeleteTopic(topic_id=flights.bytes)])
+    assert await fetch(face, version, None) == [("none", [])]
 
 
 @pytest.mark.parametrize("version", range(8, 11))
-def test_many_groups_are_answered_in_order(on_face: Any, version: int) -> None:
-    async def work(face: Any) -> None:
-        await face.commit(9, 1, "a")
-        await face.commit(9, 2, "b")
-        answers = await fetch(face, version, None, "b", "none", "a")
-        assert [[row[2] for row in rows] for _, rows in answers] == [[2], [], [1]]
-
-    on_face(work)
+async def test_many_groups_are_answered_in_order(face: Any, version: int) -> None:
+    await face.commit(9, 1, "a")
+    await face.commit(9, 2, "b")
+    answers = await fetch(face, version, None, "b", "none", "a")
+    assert [[row[2] for row in rows] for _, rows in answers] == [[2], [], [1]]
 
 
 @pytest.mark.parametrize("version", ALL)
-def test_a_coordinator_that_ended_says_so(on_face: Any, version: int) -> None:
-    async def work(face: Any) -> None:
-        flights = face.topic_id("flights")
-        await face.world.groups.close()
-        ((error, rows),) = await fetch(face, version, [("flights", flights, [0])])
-        assert (error if version >= 2 else rows[0][4]) == "not_coordinator"
-
-    on_face(work)
+async def test_a_coordinator_that_ended_says_so(face: Any, version: int) -> None:
+    flights = face.topic_id("flights")
+    await face.world.groups.close()
+    ((error, rows),) = await fetch(face, version, [("flights", flights, [0])])
+    assert (error if version >= 2 else rows[0][4]) == "not_coordinator"
 
 
 @pytest.mark.parametrize("version", range(8, 11))
-def test_a_group_that_is_named_many_times_is_answered_once(on_face: Any, version: int) -> None:
-    async def work(face: Any) -> None:
-        await face.commit(5, 42)
-        topic_id = face.topic_id("flights")
+async def test_a_group_that_is_named_many_times_is_answered_once(face: Any, version: int) -> None:
+    await face.commit(5, 42)
+    topic_id = face.topic_id("flights")
 
-        def group(*partitions: int | None) -> Any:
-            topics = tuple(
-                face.part(
-                    "offset_fetch",
-                    version,
-                    "OffsetFetchRequestTopics",
-                    name="flights",
-                    topic_id=topic_id,
-                    partition_indexes=(number, number),
-                )
-                for number in partitions
-            )
-            return face.part(
+    def group(*partitions: int | None) -> Any:
+        topics = tuple(
+            face.part(
                 "offset_fetch",
                 version,
-                "OffsetFetchRequestGroup",
-                group_id="g",
-                member_id=None,
-                member_epoch=-1,
-                topics=None if None in partitions else topics,
+                "OffsetFetchRequestTopics",
+                name="flights",
+                topic_id=topic_id,
+                partition_indexes=(number, number),
             )
+            for number in partitions
+        )
+        return face.part(
+            "offset_fetch",
+            version,
+            "OffsetFetchRequestGroup",
+            group_id="g",
+            member_id=None,
+            member_epoch=-1,
+            topics=None if None in partitions else topics,
+        )
 
-        async def fetched(*groups: Any) -> Any:
-            answer = await face.call("offset_fetch", version, groups=groups, require_stable=False)
-            (found,) = answer.groups
-            (topic,) = found.topics
-            return [(one.partition_index, one.committed_offset) for one in topic.partitions]
+    async def fetched(*groups: Any) -> Any:
+        answer = await face.call("offset_fetch", version, groups=groups, require_stable=False)
+        (found,) = answer.groups
+        (topic,) = found.topics
+        return [(one.partition_index, one.committed_offset) for one in topic.partitions]
 
-        assert await fetched(*[group(None)] * 100) == [(0, 42)]
-        assert await fetched(group(0, 0), group(1), group(0)) == [(0, 42), (1, -1)]
-        assert await fetched(group(0), group(None), group(1)) == [(0, 42)]
-
-    on_face(work)
+    assert await fetched(*[group(None)] * 100) == [(0, 42)]
+    assert await fetched(group(0, 0), group(1), group(0)) == [(0, 42), (1, -1)]
+    assert await fetched(group(0), group(None), group(1)) == [(0, 42)]

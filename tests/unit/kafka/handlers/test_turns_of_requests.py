@@ -130,22 +130,18 @@ async def take(broker: Any, reply: Any) -> None:
 
 
 @pytest.mark.parametrize(("api", "version"), slow_unless(is_newest, CASES))
-def test_no_request_holds_the_loop(on_face: Any, api: str, version: int) -> None:
+async def test_no_request_holds_the_loop(face: Any, api: str, version: int) -> None:
     kind = schema._entity_type(api, version, "Request")
     schema.response_types(api, version)
-
-    async def work(face: Any) -> None:
-        broker = face.broker
-        broker.log = StandInLog()
-        broker.turns = Turns(items_max=TURN_ITEMS, rows_max=50)
-        for name in arrays_of(kind) or [""]:
-            body = memoryview(schema.encode_request(entity(kind, 0, name)))
-            # Compiled readers and writers are there, as after the first requests.
-            with Probe() as probe:
-                await asyncio.wait_for(answer(broker, api, version, body), 60)
-            assert probe.most < CALLS_MAX, (name, probe.most, probe.total, probe.turns)
-
-    on_face(work)
+    broker = face.broker
+    broker.log = StandInLog()
+    broker.turns = Turns(items_max=TURN_ITEMS, rows_max=50)
+    for name in arrays_of(kind) or [""]:
+        body = memoryview(schema.encode_request(entity(kind, 0, name)))
+        # Compiled readers and writers are there, as after the first requests.
+        with Probe() as probe:
+            await asyncio.wait_for(answer(broker, api, version, body), 60)
+        assert probe.most < CALLS_MAX, (name, probe.most, probe.total, probe.turns)
 
 
 TOPICS = 12_000
@@ -164,29 +160,25 @@ EVERYTHING: list[tuple[str, int, dict[str, Any]]] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("api", "version", "fields"), EVERYTHING)
-def test_no_answer_about_everything_holds_the_loop(
-    on_face: Any, api: str, version: int, fields: dict[str, Any]
+async def test_no_answer_about_everything_holds_the_loop(
+    face: Any, api: str, version: int, fields: dict[str, Any]
 ) -> None:
     kind = schema._entity_type(api, version, "Request")
     body = memoryview(schema.encode_request(schema.build(kind, **fields)))
-
-    async def work(face: Any) -> None:
-        broker = face.broker
-        broker.log = StandInLog()
-        applied = face.world.order.append(
-            [
-                CreateTopic(name=f"n{number}", topic_id=number.to_bytes(16, "big"), partitions=1)
-                for number in range(1, TOPICS)
-            ]
-        )
-        face.world.view.apply(applied.outcome.changes)
-        await answer(broker, api, version, body)
-        broker.turns = Turns(items_max=TURN_ITEMS, rows_max=50)
-        with Probe() as probe:
-            await asyncio.wait_for(answer(broker, api, version, body), 60)
-        assert probe.most < CALLS_MAX, (probe.most, probe.total, probe.turns)
-
-    on_face(work)
+    broker = face.broker
+    broker.log = StandInLog()
+    applied = face.world.order.append(
+        [
+            CreateTopic(name=f"n{number}", topic_id=number.to_bytes(16, "big"), partitions=1)
+            for number in range(1, TOPICS)
+        ]
+    )
+    face.world.view.apply(applied.outcome.changes)
+    await answer(broker, api, version, body)
+    broker.turns = Turns(items_max=TURN_ITEMS, rows_max=50)
+    with Probe() as probe:
+        await asyncio.wait_for(answer(broker, api, version, body), 60)
+    assert probe.most < CALLS_MAX, (probe.most, probe.total, probe.turns)
 
 
 PASSED = [
@@ -202,20 +194,16 @@ PASSED = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("api", "version", "name"), PASSED)
-def test_no_pass_over_all_items_is_made_in_one_turn(
-    on_face: Any, monkeypatch: pytest.MonkeyPatch, api: str, version: int, name: str
+async def test_no_pass_over_all_items_is_made_in_one_turn(
+    face: Any, monkeypatch: pytest.MonkeyPatch, api: str, version: int, name: str
 ) -> None:
     monkeypatch.setattr(sys.modules[__name__], "ITEMS", 8 * ITEMS)
     kind = schema._entity_type(api, version, "Request")
     schema.response_types(api, version)
     body = memoryview(schema.encode_request(entity(kind, 0, name)))
-
-    async def work(face: Any) -> None:
-        broker = face.broker
-        broker.log = StandInLog()
-        broker.turns = Turns(items_max=TURN_ITEMS, rows_max=50)
-        with Probe() as probe:
-            await asyncio.wait_for(answer(broker, api, version, body), 60)
-        assert probe.most < CALLS_MAX, (probe.most, probe.total, probe.turns)
-
-    on_face(work)
+    broker = face.broker
+    broker.log = StandInLog()
+    broker.turns = Turns(items_max=TURN_ITEMS, rows_max=50)
+    with Probe() as probe:
+        await asyncio.wait_for(answer(broker, api, version, body), 60)
+    assert probe.most < CALLS_MAX, (probe.most, probe.total, probe.turns)

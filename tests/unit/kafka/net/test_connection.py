@@ -30,9 +30,8 @@ from support.loopback import (
     reply,
     request,
     serving,
-    turns,
-    until,
 )
+from support.waiting import turns, until
 
 pytestmark = pytest.mark.usefixtures("either_loop")
 
@@ -339,11 +338,11 @@ async def test_a_stalled_reader_is_disconnected_with_one_line(
         await until(lambda: server.data.used_bytes > 1 << 20)
         await turns(100)
         server.look()
-        clock.seconds += broker.settings.stall_timeout_s - 1
+        clock.advance(broker.settings.stall_timeout_s - 1)
         server.look()
         await turns()
         assert server.connection_count == 1
-        clock.seconds += 2
+        clock.advance(2)
         server.look()
         await until(lambda: server.connection_count == 0)
     assert caplog.text.count("nothing moved") == 1
@@ -356,7 +355,7 @@ async def test_a_request_begun_and_never_finished_is_disconnected(broker: Broker
         writer.write(struct.pack(">i", 1000) + b"only this")
         await until(lambda: received_bytes(server) > 0)
         server.look()
-        clock.seconds += broker.settings.stall_timeout_s + 1
+        clock.advance(broker.settings.stall_timeout_s + 1)
         server.look()
         await until(lambda: server.connection_count == 0)
 

@@ -11,7 +11,8 @@ import pytest
 from penstock.kafka.broker import Broker
 from penstock.kafka.net.server import KafkaServer
 from penstock.kafka.net.waves import CONNECTIONS_MIN
-from support.loopback import PRODUCE, Client, api_versions, reply, request, serving, turns, until
+from support.loopback import PRODUCE, Client, api_versions, reply, request, serving
+from support.waiting import turns, until
 
 pytestmark = pytest.mark.usefixtures("either_loop")
 

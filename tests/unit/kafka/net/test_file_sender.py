@@ -16,17 +16,8 @@ from penstock.kafka.broker import Broker
 from penstock.log.fetch.regions import FileRegion
 from penstock.system.files import PosixFile
 from support.examples import examples
-from support.loopback import (
-    FETCH,
-    PRODUCE,
-    Held,
-    api_versions,
-    reply,
-    request,
-    serving,
-    turns,
-    until,
-)
+from support.loopback import FETCH, PRODUCE, Held, api_versions, reply, request, serving
+from support.waiting import turns, until
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "sendfile"), reason="no sendfile"),
@@ -165,11 +156,11 @@ async def test_a_stalled_reader_of_a_region_is_disconnected(
         await until(lambda: any(c._writer.is_held_up for c in server._host.connections))
         await turns(100)
         server.look()
-        clock.seconds += broker.settings.stall_timeout_s - 1
+        clock.advance(broker.settings.stall_timeout_s - 1)
         server.look()
         await turns()
         assert server.connection_count == 1
-        clock.seconds += 2
+        clock.advance(2)
         server.look()
         await until(lambda: server.connection_count == 0)
     assert caplog.text.count("nothing moved") == 1

@@ -23,9 +23,8 @@ from support.loopback import (
     reply,
     request,
     serving,
-    turns,
-    until,
 )
+from support.waiting import turns, until
 
 pytestmark = pytest.mark.usefixtures("either_loop")
 

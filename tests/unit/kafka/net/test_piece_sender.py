@@ -12,7 +12,8 @@ import pytest
 from penstock.kafka.broker import Broker
 from penstock.kafka.net.lanes import Lane
 from penstock.kafka.replies import PIECE_BYTES, Piece, PiecedReply
-from support.loopback import METADATA, api_versions, reply, request, serving, turns, until
+from support.loopback import METADATA, api_versions, reply, request, serving
+from support.waiting import turns, until
 
 pytestmark = pytest.mark.usefixtures("either_loop")
 

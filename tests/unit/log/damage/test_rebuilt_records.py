@@ -118,23 +118,21 @@ def test_a_run_is_filled_in_one_entry_beside_what_is_kept_of_it(tmp_path: Path) 
     assert {found.subject.partition("/")[0] for found in damaged} <= {"wal"}, damaged
 
 
-def test_more_pieces_than_an_entry_holds_are_refused(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        count = 2 * PIECES_MAX + 2
-        await rig.append(key, *[b"v"] * count)
-        await rig.drain()
-        forget_wal(rig)
-        rig.forget_memory()
-        (run,) = runs_of(rig, key)
-        object_path(rig, run).unlink()
-        await consume(rig, key, read_views)
-        data = bytearray().join(batch(at, at + 1) for at in range(0, count, 2))
-        with pytest.raises(ConflictError, match=f"an entry holds {PIECES_MAX}"):
-            await rig.log.rebuilt_records.fill(key, 0, count, data, accept_loss=True)
-        assert runs_of(rig, key) == [run]
-
-    run_rig(tmp_path, test, segment_age_ms=STILL)
+@pytest.mark.options(segment_age_ms=STILL)
+async def test_more_pieces_than_an_entry_holds_are_refused(rig: Rig) -> None:
+    (key,) = await rig.topic("t")
+    count = 2 * PIECES_MAX + 2
+    await rig.append(key, *[b"v"] * count)
+    await rig.drain()
+    forget_wal(rig)
+    rig.forget_memory()
+    (run,) = runs_of(rig, key)
+    object_path(rig, run).unlink()
+    await consume(rig, key, read_views)
+    data = bytearray().join(batch(at, at + 1) for at in range(0, count, 2))
+    with pytest.raises(ConflictError, match=f"an entry holds {PIECES_MAX}"):
+        await rig.log.rebuilt_records.fill(key, 0, count, data, accept_loss=True)
+    assert runs_of(rig, key) == [run]
 
 
 def test_a_part_of_an_accepted_loss_is_filled_and_the_rest_stays_lost(tmp_path: Path) -> None:
@@ -162,51 +160,48 @@ def test_a_part_of_an_accepted_loss_is_filled_and_the_rest_stays_lost(tmp_path: 
     assert {found.subject.partition("/")[0] for found in damaged} <= {"wal"}, damaged
 
 
-def test_apply_fills_lost_offsets_alone(tmp_path: Path) -> None:
+@pytest.mark.options(segment_age_ms=STILL)
+async def test_apply_fills_lost_offsets_alone(rig: Rig) -> None:
     """Two servers may have looked at once: apply decides."""
+    (key,) = await stored(rig)
+    forget_wal(rig)
+    (run,) = runs_of(rig, key)
+    object_path(rig, run).unlink()
+    await consume(rig, key, read_views)
+    await rig.log.damage_repair.accept_loss()
+    await rig.append(key, b"later")
 
-    async def test(rig: Rig) -> None:
-        (key,) = await stored(rig)
-        forget_wal(rig)
-        (run,) = runs_of(rig, key)
-        object_path(rig, run).unlink()
-        await consume(rig, key, read_views)
-        await rig.log.damage_repair.accept_loss()
-        await rig.append(key, b"later")
+    async def code(start: int, end: int, *, rebuilt: bool = True, kept: int = 0) -> int:
+        numbers = itertools.count(1)
+        row = [start, end, 16, 70, 100, 1, 7]
+        listed = RestoredRun(
+            partition_key=key,
+            base_offset=start,
+            end_offset=end,
+            position=0,
+            length=0,
+            kept=row * kept,
+            restored=row,
+        )
+        (answer,) = await rig.log.commit(
+            [
+                RestoreRuns(
+                    object_key=f"segments/00/9-{start}{end}-{next(numbers)}.seg",
+                    object_bytes=1 << 20,
+                    runs=[listed],
+                    rebuilt=rebuilt,
+                )
+            ]
+        )
+        assert isinstance(answer, RunsRestored), answer
+        return answer.codes[0]
 
-        async def code(start: int, end: int, *, rebuilt: bool = True, kept: int = 0) -> int:
-            numbers = itertools.count(1)
-            row = [start, end, 16, 70, 100, 1, 7]
-            listed = RestoredRun(
-                partition_key=key,
-                base_offset=start,
-                end_offset=end,
-                position=0,
-                length=0,
-                kept=row * kept,
-                restored=row,
-            )
-            (answer,) = await rig.log.commit(
-                [
-                    RestoreRuns(
-                        object_key=f"segments/00/9-{start}{end}-{next(numbers)}.seg",
-                        object_bytes=1 << 20,
-                        runs=[listed],
-                        rebuilt=rebuilt,
-                    )
-                ]
-            )
-            assert isinstance(answer, RunsRestored), answer
-            return answer.codes[0]
-
-        assert await code(8, 11) == Refusal.INPUT_CHANGED, "one offset more than was lost"
-        assert await code(10, 11) == Refusal.INPUT_CHANGED, "a record is there"
-        assert await code(0, 9, rebuilt=False) == Refusal.INVALID_REPLACEMENT
-        assert await code(0, 8, kept=1) == Refusal.INVALID_REPLACEMENT
-        assert await code(4, 6) == 0
-        assert await code(5, 6) == Refusal.INPUT_CHANGED, "filled before"
-        assert await code(0, 4) == 0
-        await rig.log.let_queries_find()
-        assert rig.queries().lost_ranges_of(key) == [(6, 10)]
-
-    run_rig(tmp_path, test, segment_age_ms=STILL)
+    assert await code(8, 11) == Refusal.INPUT_CHANGED, "one offset more than was lost"
+    assert await code(10, 11) == Refusal.INPUT_CHANGED, "a record is there"
+    assert await code(0, 9, rebuilt=False) == Refusal.INVALID_REPLACEMENT
+    assert await code(0, 8, kept=1) == Refusal.INVALID_REPLACEMENT
+    assert await code(4, 6) == 0
+    assert await code(5, 6) == Refusal.INPUT_CHANGED, "filled before"
+    assert await code(0, 4) == 0
+    await rig.log.let_queries_find()
+    assert rig.queries().lost_ranges_of(key) == [(6, 10)]

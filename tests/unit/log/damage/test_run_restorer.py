@@ -184,18 +184,16 @@ def test_an_object_that_nothing_names_any_more_holds_a_copy(tmp_path: Path) -> N
     run_rig(tmp_path / "data", test, segment_age_ms=STILL)
 
 
-def test_two_repairs_at_once_bring_a_run_back_once(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        key = await found_missing(rig)
-        repair = rig.log.damage_repair
-        states = [
-            [report.state for report in reports]
-            for reports in await asyncio.gather(repair.restore(), repair.restore())
-        ]
-        assert states == [["restored"], []]
-        await found_all(rig, [key])
-
-    run_rig(tmp_path, test, segment_age_ms=STILL)
+@pytest.mark.options(segment_age_ms=STILL)
+async def test_two_repairs_at_once_bring_a_run_back_once(rig: Rig) -> None:
+    key = await found_missing(rig)
+    repair = rig.log.damage_repair
+    states = [
+        [report.state for report in reports]
+        for reports in await asyncio.gather(repair.restore(), repair.restore())
+    ]
+    assert states == [["restored"], []]
+    await found_all(rig, [key])
 
 
 def test_a_run_that_another_agent_has_repaired_meanwhile_is_left(tmp_path: Path) -> None:
@@ -217,110 +215,104 @@ def test_a_run_that_another_agent_has_repaired_meanwhile_is_left(tmp_path: Path)
     assert not [found for found in verify_path(tmp_path).findings if found.is_damage]
 
 
-def test_a_repair_that_ends_before_its_entry_leaves_an_orphan(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        key = await found_missing(rig)
-        restorer = rig.log.damage_repair._restorer
-        before = set((rig.path / "objects/segments").rglob("*.seg"))
+@pytest.mark.options(segment_age_ms=STILL)
+async def test_a_repair_that_ends_before_its_entry_leaves_an_orphan(rig: Rig) -> None:
+    key = await found_missing(rig)
+    restorer = rig.log.damage_repair._restorer
+    before = set((rig.path / "objects/segments").rglob("*.seg"))
 
-        class Away:
-            async def commit(self, _: Any) -> Any:
-                raise RetryableError("commit", "restore", "the journal is away")
+    class Away:
+        async def commit(self, _: Any) -> Any:
+            raise RetryableError("commit", "restore", "the journal is away")
 
-        restorer._committer = Away()
-        with pytest.raises(RetryableError, match="away"):
-            await rig.log.damage_repair.restore()
-        (orphan,) = set((rig.path / "objects/segments").rglob("*.seg")) - before
-        restorer._committer = rig.log
-        assert await rig.log.keeper.condemn_failed() == 1
-        (report,) = await rig.log.damage_repair.restore()
-        assert report.state == "restored"
-        await rig.log.let_queries_find()
-        (now,) = runs_of(rig, key)
-        assert not orphan.match(now.object_key), "under another key"
-        await found_all(rig, [key])
-
-    run_rig(tmp_path, test, segment_age_ms=STILL)
+    restorer._committer = Away()
+    with pytest.raises(RetryableError, match="away"):
+        await rig.log.damage_repair.restore()
+    (orphan,) = set((rig.path / "objects/segments").rglob("*.seg")) - before
+    restorer._committer = rig.log
+    assert await rig.log.keeper.condemn_failed() == 1
+    (report,) = await rig.log.damage_repair.restore()
+    assert report.state == "restored"
+    await rig.log.let_queries_find()
+    (now,) = runs_of(rig, key)
+    assert not orphan.match(now.object_key), "under another key"
+    await found_all(rig, [key])
 
 
-def test_below_the_level_nothing_is_put(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        await found_missing(rig)
-        before = list((rig.path / "objects/segments").rglob("*.seg"))
+@pytest.mark.options(segment_age_ms=STILL)
+async def test_below_the_level_nothing_is_put(rig: Rig) -> None:
+    await found_missing(rig)
+    before = list((rig.path / "objects/segments").rglob("*.seg"))
 
-        class Older:
-            feature_level = 3
+    class Older:
+        feature_level = 3
 
-            def agents(self) -> list[Any]:
-                return []
+        def agents(self) -> list[Any]:
+            return []
 
-        rig.log.damage_repair._levels = Older()
-        with pytest.raises(LevelNotOnError, match="feature level 4 is needed, 3 is on"):
-            await rig.log.damage_repair.restore()
-        assert list((rig.path / "objects/segments").rglob("*.seg")) == before
-
-    run_rig(tmp_path, test, segment_age_ms=STILL)
+    rig.log.damage_repair._levels = Older()
+    with pytest.raises(LevelNotOnError, match="feature level 4 is needed, 3 is on"):
+        await rig.log.damage_repair.restore()
+    assert list((rig.path / "objects/segments").rglob("*.seg")) == before
 
 
-def test_apply_takes_only_the_run_itself_for_a_copy(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        (key,) = await stored(rig)
-        (run,) = runs_of(rig, key)
+@pytest.mark.options(segment_age_ms=STILL)
+async def test_apply_takes_only_the_run_itself_for_a_copy(rig: Rig) -> None:
+    (key,) = await stored(rig)
+    (run,) = runs_of(rig, key)
 
-        def restored(**changes: Any) -> RestoredRun:
-            values: dict[str, Any] = {
-                "partition_key": key,
-                "base_offset": run.base_offset,
-                "end_offset": run.end_offset,
-                "position": run.position,
-                "length": run.length,
-                "object_key": run.object_key,
-            }
-            base, end, length = run.base_offset, run.end_offset, run.length
-            row = [base, end, 16, length, run.max_timestamp, run.batch_count, run.sum]
-            return RestoredRun(**({"restored": row} | values | changes))
+    def restored(**changes: Any) -> RestoredRun:
+        values: dict[str, Any] = {
+            "partition_key": key,
+            "base_offset": run.base_offset,
+            "end_offset": run.end_offset,
+            "position": run.position,
+            "length": run.length,
+            "object_key": run.object_key,
+        }
+        base, end, length = run.base_offset, run.end_offset, run.length
+        row = [base, end, 16, length, run.max_timestamp, run.batch_count, run.sum]
+        return RestoredRun(**({"restored": row} | values | changes))
 
-        def row(**changes: int) -> list[int]:
-            fields = ("base", "end", "position", "length", "newest", "batches", "sum")
-            return [
-                changes.get(name, value)
-                for name, value in zip(fields, restored().restored, strict=True)
-            ]
-
-        changed, invalid = Refusal.INPUT_CHANGED, Refusal.INVALID_REPLACEMENT
-        wrong = [
-            (restored(length=run.length - 1), changed),
-            (restored(object_key="segments/00/1-1-1.seg"), changed),
-            (restored(base_offset=1, restored=row(base=1)), changed),
-            (restored(partition_key=key + 1), Refusal.UNKNOWN_PARTITION),
-            (restored(restored=row(base=1)), invalid),
-            (restored(restored=row(end=run.end_offset - 1)), invalid),
-            (restored(restored=row(length=run.length + 1)), invalid),
-            (restored(restored=row(newest=run.max_timestamp + 1)), invalid),
-            (restored(restored=row(batches=run.batch_count + 1)), invalid),
-            (restored(restored=row(sum=(run.sum or 0) ^ 1)), invalid),
-            (restored(restored=row(position=-1)), invalid),
-            (restored(restored=row(position=1 << 20)), invalid),
-            (restored(restored=[]), invalid),
-            (restored(restored=row()[:-1]), invalid),
-            (restored(restored=row(base=1 << 63)), invalid),
-            (restored(length=0), invalid),
+    def row(**changes: int) -> list[int]:
+        fields = ("base", "end", "position", "length", "newest", "batches", "sum")
+        return [
+            changes.get(name, value)
+            for name, value in zip(fields, restored().restored, strict=True)
         ]
-        for number, (bad, reason) in enumerate(wrong):
-            key_of = f"segments/00/9-9-{number}.seg"
-            (answer,) = await rig.log.commit(
-                [RestoreRuns(object_key=key_of, object_bytes=1 << 20, runs=[bad])]
-            )
-            assert answer == RunsRestored([int(reason)]), (number, answer)
-        await rig.log.let_queries_find()
-        assert runs_of(rig, key) == [run]
-        (answer,) = await rig.log.commit(
-            [RestoreRuns(object_key=run.object_key, object_bytes=1 << 20, runs=[restored()])]
-        )
-        assert isinstance(answer, Refused)
-        assert answer.reason is Refusal.OBJECT_EXISTS
 
-    run_rig(tmp_path, test, segment_age_ms=STILL)
+    changed, invalid = Refusal.INPUT_CHANGED, Refusal.INVALID_REPLACEMENT
+    wrong = [
+        (restored(length=run.length - 1), changed),
+        (restored(object_key="segments/00/1-1-1.seg"), changed),
+        (restored(base_offset=1, restored=row(base=1)), changed),
+        (restored(partition_key=key + 1), Refusal.UNKNOWN_PARTITION),
+        (restored(restored=row(base=1)), invalid),
+        (restored(restored=row(end=run.end_offset - 1)), invalid),
+        (restored(restored=row(length=run.length + 1)), invalid),
+        (restored(restored=row(newest=run.max_timestamp + 1)), invalid),
+        (restored(restored=row(batches=run.batch_count + 1)), invalid),
+        (restored(restored=row(sum=(run.sum or 0) ^ 1)), invalid),
+        (restored(restored=row(position=-1)), invalid),
+        (restored(restored=row(position=1 << 20)), invalid),
+        (restored(restored=[]), invalid),
+        (restored(restored=row()[:-1]), invalid),
+        (restored(restored=row(base=1 << 63)), invalid),
+        (restored(length=0), invalid),
+    ]
+    for number, (bad, reason) in enumerate(wrong):
+        key_of = f"segments/00/9-9-{number}.seg"
+        (answer,) = await rig.log.commit(
+            [RestoreRuns(object_key=key_of, object_bytes=1 << 20, runs=[bad])]
+        )
+        assert answer == RunsRestored([int(reason)]), (number, answer)
+    await rig.log.let_queries_find()
+    assert runs_of(rig, key) == [run]
+    (answer,) = await rig.log.commit(
+        [RestoreRuns(object_key=run.object_key, object_bytes=1 << 20, runs=[restored()])]
+    )
+    assert isinstance(answer, Refused)
+    assert answer.reason is Refusal.OBJECT_EXISTS
 
 
 def piece(base: int, end: int, length: int, key: str = "a") -> Piece:

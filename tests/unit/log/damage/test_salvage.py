@@ -4,11 +4,9 @@ from msgspec.structs import replace
 
 from penstock.log.damage.salvage import salvage
 from penstock.model.ids import PartitionKey
-from penstock.records.batch import patch_base_offset
-from penstock.records.decode import Record
-from penstock.records.encode import encode_batch
 from penstock.records.sums import run_sum
 from penstock.state.rows import StoredRun
+from support.batches import make_batch
 
 SEED = (1 << 64) - 9
 EPOCHS = ((0, 0),)
@@ -16,13 +14,7 @@ EPOCHS = ((0, 0),)
 
 def batches(values: list[bytes], *, first: int = 5, epoch: int = 0) -> list[bytes]:
     """Of one record each."""
-    found = []
-    for offset, value in enumerate(values, start=first):
-        record = Record(offset_delta=0, timestamp=5, key=None, value=value, headers=())
-        batch = bytearray(encode_batch([record]))
-        patch_base_offset(memoryview(batch), offset, epoch)
-        found.append(bytes(batch))
-    return found
+    return [bytes(make_batch(one, offset=at, epoch=epoch)) for at, one in enumerate(values, first)]
 
 
 def run_of(parts: list[bytes], *, count: int | None = None) -> StoredRun:

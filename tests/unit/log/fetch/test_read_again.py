@@ -18,9 +18,6 @@ from penstock.log.settings import LogSettings
 from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError, RetryableError
 from penstock.model.ids import PartitionKey
 from penstock.ports.objects import Versioned
-from penstock.records.batch import patch_base_offset
-from penstock.records.decode import Record
-from penstock.records.encode import encode_batch
 from penstock.records.sums import partition_seed, run_sum
 from penstock.segment import build_segment
 from penstock.segment.format import Mark, SegmentRun
@@ -28,6 +25,7 @@ from penstock.state.rows import StoredRun
 from penstock.testing.clock import ManualClock
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.randomness import SeededRandom
+from support.batches import make_batch
 
 KEY = PartitionKey((1 << 20) + 3)
 TOPIC = bytes([7] * 16)
@@ -35,11 +33,7 @@ SEED = partition_seed(TOPIC, 3)
 
 
 def batch(offset: int, size: int = 100) -> bytes:
-    """A batch of one record."""
-    record = Record(offset_delta=0, timestamp=5, key=None, value=bytes(size), headers=())
-    data = bytearray(encode_batch([record]))
-    patch_base_offset(memoryview(data), offset, 0)
-    return bytes(data)
+    return bytes(make_batch(bytes(size), offset=offset, epoch=0))
 
 
 BATCH_BYTES = len(batch(0))

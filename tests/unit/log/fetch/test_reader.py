@@ -85,38 +85,31 @@ def test_every_offset_is_read_the_same_from_wherever_it_lies(
         run_rig(Path(folder), test, block_bytes=block_bytes, block_cache_bytes=cache_bytes)
 
 
-def test_what_moves_while_it_is_read_is_found_again(tmp_path: Path) -> None:
+async def test_what_moves_while_it_is_read_is_found_again(rig: Rig) -> None:
     """Readers go on over drains, recycled files and joined runs."""
+    (key,) = await rig.topic("t")
+    expected: list[tuple[int, bytes]] = []
 
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        expected: list[tuple[int, bytes]] = []
+    async def read(at: int) -> None:
+        read = await rig.log.reader.read_loaded(key, at, 30_000)
+        assert isinstance(read, TailRead)
+        assert stored_header(read.views[0], 0).base_offset == at
 
-        async def read(at: int) -> None:
-            read = await rig.log.reader.read_loaded(key, at, 30_000)
-            assert isinstance(read, TailRead)
-            assert stored_header(read.views[0], 0).base_offset == at
-
-        for number in range(60):
-            value = b"%d" % number + bytes(9_000)
-            done = await rig.append(key, value)
-            expected.append((done.base_offset, value))
-            if number % 6 == 5:
-                rig.forget_memory()
-                places = [read(at) for at in range(0, number, 5)]
-                await asyncio.gather(*places[::2], rig.drain(), *places[1::2])
-        assert await rig.read_all(key) == expected
-
-    run_rig(tmp_path, test)
+    for number in range(60):
+        value = b"%d" % number + bytes(9_000)
+        done = await rig.append(key, value)
+        expected.append((done.base_offset, value))
+        if number % 6 == 5:
+            rig.forget_memory()
+            places = [read(at) for at in range(0, number, 5)]
+            await asyncio.gather(*places[::2], rig.drain(), *places[1::2])
+    assert await rig.read_all(key) == expected
 
 
-def test_an_offset_that_was_trimmed_just_now_gives_nothing(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        await rig.append(key, b"a")
-        await rig.drain()
-        rig.forget_memory()
-        assert await rig.log.delete_records([(key, -1)]) == [1]
-        assert await rig.log.reader.read_loaded(key, 0, 100) is None
-
-    run_rig(tmp_path, test)
+async def test_an_offset_that_was_trimmed_just_now_gives_nothing(rig: Rig) -> None:
+    (key,) = await rig.topic("t")
+    await rig.append(key, b"a")
+    await rig.drain()
+    rig.forget_memory()
+    assert await rig.log.delete_records([(key, -1)]) == [1]
+    assert await rig.log.reader.read_loaded(key, 0, 100) is None

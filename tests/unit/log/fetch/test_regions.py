@@ -18,11 +18,9 @@ from penstock.log.fetch.regions import FileRegion, FileRuns, PartsRead
 from penstock.model.ids import PartitionKey
 from penstock.objects.local import LocalStore
 from penstock.ports.objects import FileStore
-from penstock.records.batch import patch_base_offset
-from penstock.records.decode import Record
-from penstock.records.encode import encode_batch
 from penstock.state.rows import StoredRun
 from penstock.system.files import PosixDevice, PosixFile
+from support.batches import make_batch
 from support.checks import run_checks
 from support.examples import examples
 from support.log_rig import Rig, run_rig
@@ -139,18 +137,15 @@ def test_parts_hold_the_same_bytes_as_views(
         run_rig(Path(folder), test, block_bytes=1 << 20, block_cache_bytes=64 << 20)
 
 
-def test_nothing_of_a_segment_is_held_in_memory(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        await rig.append(key, bytes(100_000))
-        await rig.drain()
-        rig.forget_memory()
-        read = await loaded_parts(rig, key, 0, 1 << 20)
-        assert [type(part) for part in read.parts] == [FileRegion]
-        assert rig.log.blocks.bytes == 0
-        assert rig.log.reader.read_parts(key, 0, 1 << 20).parts[0].file is read.parts[0].file
-
-    run_rig(tmp_path, test)
+async def test_nothing_of_a_segment_is_held_in_memory(rig: Rig) -> None:
+    (key,) = await rig.topic("t")
+    await rig.append(key, bytes(100_000))
+    await rig.drain()
+    rig.forget_memory()
+    read = await loaded_parts(rig, key, 0, 1 << 20)
+    assert [type(part) for part in read.parts] == [FileRegion]
+    assert rig.log.blocks.bytes == 0
+    assert rig.log.reader.read_parts(key, 0, 1 << 20).parts[0].file is read.parts[0].file
 
 
 class PagedFile:
@@ -231,10 +226,7 @@ def test_what_is_on_disk_only_is_loaded_before_it_is_named(
     batches = []
     for base_offset, size in enumerate(sizes):
         value = Random(size).randbytes(size)
-        record = Record(offset_delta=0, timestamp=0, key=None, value=value, headers=())
-        batch = bytearray(encode_batch([record]))
-        patch_base_offset(memoryview(batch), base_offset, 0)
-        batches.append(bytes(batch))
+        batches.append(bytes(make_batch(value, offset=base_offset, epoch=0, time=0)))
     data = b"head" + b"".join(batches)
     wanted %= len(sizes)
 

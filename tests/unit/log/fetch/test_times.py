@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.fetch.times import LOOKED_AT_MAX
 from penstock.records.batch import check_batch
-from penstock.records.decode import CODECS, Record
-from penstock.records.encode import encode_batch
+from penstock.records.decode import CODECS
+from support.batches import make_batch
 from support.examples import examples
 from support.log_rig import ANY, NOW, Rig, run_rig
 from support.raw_batches import batch, record, varint
@@ -53,39 +53,32 @@ def test_they_equal_a_look_at_every_record(
         run_rig(Path(folder), test)
 
 
-def test_a_batch_that_cannot_be_decoded_answers_by_its_header(tmp_path: Path) -> None:
+async def test_a_batch_that_cannot_be_decoded_answers_by_its_header(rig: Rig) -> None:
     """Its records are announced as gzip and are not: its topic's aren't validated."""
 
     def garbled() -> bytearray:
-        records = [
-            Record(offset_delta=i, timestamp=NOW + 10 + i, key=None, value=b"v", headers=())
-            for i in range(3)
-        ]
-        batch = encode_batch(records)
+        batch = make_batch(b"v", b"v", b"v", time=NOW + 10, step=1)
         batch[22] |= CODECS.index("gzip")
         batch[17:21] = crc32c(batch[21:]).to_bytes(4, "big")
         return batch
 
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        await rig.append(key, b"a", b"b")
-        append = PartitionAppend(key, check_batch(memoryview(garbled()), ANY, NOW))
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        rig.log.append([append], timeout_ms=5_000, done=lambda error: done.set_result(None))
-        await done
-        assert await rig.log.offset_of_max_timestamp(key) == (2, NOW + 12)
-        await rig.append(key, b"c", timestamp=NOW + 20)
-        rig.forget_memory()
-        assert await rig.log.offset_for_time(key, NOW + 1) == (1, NOW + 1)
-        assert await rig.log.offset_for_time(key, NOW + 11) == (2, NOW + 12)
-        assert await rig.log.offset_for_time(key, NOW + 13) == (5, NOW + 20)
-        assert await rig.log.delete_records([(key, 3)]) == [3]
-        assert await rig.log.offset_for_time(key, NOW) == (3, NOW + 12)
-
-    run_rig(tmp_path, test)
+    (key,) = await rig.topic("t")
+    await rig.append(key, b"a", b"b")
+    append = PartitionAppend(key, check_batch(memoryview(garbled()), ANY, NOW))
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    rig.log.append([append], timeout_ms=5_000, done=lambda error: done.set_result(None))
+    await done
+    assert await rig.log.offset_of_max_timestamp(key) == (2, NOW + 12)
+    await rig.append(key, b"c", timestamp=NOW + 20)
+    rig.forget_memory()
+    assert await rig.log.offset_for_time(key, NOW + 1) == (1, NOW + 1)
+    assert await rig.log.offset_for_time(key, NOW + 11) == (2, NOW + 12)
+    assert await rig.log.offset_for_time(key, NOW + 13) == (5, NOW + 20)
+    assert await rig.log.delete_records([(key, 3)]) == [3]
+    assert await rig.log.offset_for_time(key, NOW) == (3, NOW + 12)
 
 
-def test_a_batch_of_too_many_records_answers_by_its_header(tmp_path: Path) -> None:
+async def test_a_batch_of_too_many_records_answers_by_its_header(rig: Rig) -> None:
     """A look-up costs a bound: 3 million empty records were 7 s of a thread."""
     count = LOOKED_AT_MAX + 1
     block = b"".join(record(n, time_delta=varint(n)) for n in range(count))
@@ -99,12 +92,9 @@ def test_a_batch_of_too_many_records_answers_by_its_header(tmp_path: Path) -> No
         rig.log.append([append], timeout_ms=5_000, done=lambda error: done.set_result(None))
         await done
 
-    async def test(rig: Rig) -> None:
-        few, many = await rig.topic("t", 2)
-        last = LOOKED_AT_MAX
-        await append(rig, few, len(block) - len(record(last, time_delta=varint(last))), last - 1)
-        await append(rig, many, len(block), last)
-        assert await rig.log.offset_for_time(few, NOW + 5) == (5, NOW + 5)
-        assert await rig.log.offset_for_time(many, NOW + 5) == (0, NOW + last)
-
-    run_rig(tmp_path, test)
+    few, many = await rig.topic("t", 2)
+    last = LOOKED_AT_MAX
+    await append(rig, few, len(block) - len(record(last, time_delta=varint(last))), last - 1)
+    await append(rig, many, len(block), last)
+    assert await rig.log.offset_for_time(few, NOW + 5) == (5, NOW + 5)
+    assert await rig.log.offset_for_time(many, NOW + 5) == (0, NOW + last)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,42 +11,37 @@ from penstock.log.retention.plan import Held, new_log_start
 from penstock.model.ids import PartitionKey
 from penstock.model.topic_configs import topic_settings
 from penstock.state.read.queries import Queries, StoredRun
-from support.log_rig import Rig, run_rig
+from support.log_rig import Rig
 from unit.log.test_retention_plan import runs
 
 PARTITIONS = 60
 HELD = Held(0, 10, bytes_total=100)
 
 
-def test_a_pass_asks_about_few_partitions_until_they_are_due(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_pass_asks_about_few_partitions_until_they_are_due(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test(rig: Rig) -> None:
-        keys = await rig.topic("t", partitions=PARTITIONS, retention_ms="60000")
-        for key in keys:
-            await rig.append(key, b"a", timestamp=rig.clock.now_ms())
-        await rig.drain()
-        keeper = rig.log.keeper
-        looked: list[int] = []
-        runs_from = Queries.runs_from
+    keys = await rig.topic("t", partitions=PARTITIONS, retention_ms="60000")
+    for key in keys:
+        await rig.append(key, b"a", timestamp=rig.clock.now_ms())
+    await rig.drain()
+    keeper = rig.log.keeper
+    looked: list[int] = []
+    runs_from = Queries.runs_from
 
-        def count(
-            queries: Queries, key: PartitionKey, offset: int, *, limit: int
-        ) -> list[StoredRun]:
-            looked.append(key)
-            return runs_from(queries, key, offset, limit=limit)
+    def count(queries: Queries, key: PartitionKey, offset: int, *, limit: int) -> list[StoredRun]:
+        looked.append(key)
+        return runs_from(queries, key, offset, limit=limit)
 
-        monkeypatch.setattr(Queries, "runs_from", count)
+    monkeypatch.setattr(Queries, "runs_from", count)
+    assert await keeper.trim_expired() == 0
+    assert len(looked) == PARTITIONS
+    looked.clear()
+    for _ in range(RELOOK_PASSES):
         assert await keeper.trim_expired() == 0
-        assert len(looked) == PARTITIONS
-        looked.clear()
-        for _ in range(RELOOK_PASSES):
-            assert await keeper.trim_expired() == 0
-        assert sorted(looked) == sorted(keys), "each once in so many passes"
-        rig.clock.advance(61)
-        assert await keeper.trim_expired() == PARTITIONS
-
-    run_rig(tmp_path, test)
+    assert sorted(looked) == sorted(keys), "each once in so many passes"
+    rig.clock.advance(61)
+    assert await keeper.trim_expired() == PARTITIONS
 
 
 @given(

@@ -117,57 +117,50 @@ def test_an_ended_epoch_is_swept_once_and_reads_no_other_objects(
     run_cluster(tmp_path, test)
 
 
-def test_a_sweep_that_was_due_by_a_clock_ahead_is_due_by_the_right_one(tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
-        one, two = await cluster.agent(1), await cluster.agent(2)
-        await fence(one, two)
-        found = one.log.keeper._orphans
-        now_ms = cluster.clock.now_ms()
-        await found.condemn(now_ms + 10 * 365 * 86_400_000)
-        await found.condemn(now_ms)
-        assert not found._swept
-        await found.condemn(now_ms + GRACE_S * 1000 + 1)
-        assert found._swept == {(2, two.order.epoch)}
+async def test_a_sweep_that_was_due_by_a_clock_ahead_is_due_by_the_right_one(
+    cluster: Cluster,
+) -> None:
+    one, two = await cluster.agent(1), await cluster.agent(2)
+    await fence(one, two)
+    found = one.log.keeper._orphans
+    now_ms = cluster.clock.now_ms()
+    await found.condemn(now_ms + 10 * 365 * 86_400_000)
+    await found.condemn(now_ms)
+    assert not found._swept
+    await found.condemn(now_ms + GRACE_S * 1000 + 1)
+    assert found._swept == {(2, two.order.epoch)}
 
-    run_cluster(tmp_path, test)
 
-
-def test_an_epoch_that_began_unseen_is_known_before_anything_of_it_is_condemned(
-    tmp_path: Path,
+async def test_an_epoch_that_began_unseen_is_known_before_anything_of_it_is_condemned(
+    cluster: Cluster,
 ) -> None:
     """The keeper's view may lack an agent whose objects are listed: a head is confirmed first."""
-
-    async def test(cluster: Cluster) -> None:
-        one = await cluster.agent(1)
-        one.journal.cut = True
-        await passing(1)
-        two = await cluster.agent(2)
-        name = object_key(agent=2, epoch=two.order.epoch, n=50)
-        cluster.store.objects[name] = (b"x", cluster.clock.now_ms() - 2 * GRACE_S * 1000)
-        assert one.log._view.agent(two.agent_id) is None
-        one.journal.cut = False
-        assert await one.log.keeper._orphans.condemn(cluster.clock.now_ms()) == 0
-        assert one.log._view.agent(two.agent_id) is not None
-
-    run_cluster(tmp_path, test)
+    one = await cluster.agent(1)
+    one.journal.cut = True
+    await passing(1)
+    two = await cluster.agent(2)
+    name = object_key(agent=2, epoch=two.order.epoch, n=50)
+    cluster.store.objects[name] = (b"x", cluster.clock.now_ms() - 2 * GRACE_S * 1000)
+    assert one.log._view.agent(two.agent_id) is None
+    one.journal.cut = False
+    assert await one.log.keeper._orphans.condemn(cluster.clock.now_ms()) == 0
+    assert one.log._view.agent(two.agent_id) is not None
 
 
-def test_of_epochs_that_were_swept_those_of_fenced_agents_are_remembered(tmp_path: Path) -> None:
+async def test_of_epochs_that_were_swept_those_of_fenced_agents_are_remembered(
+    cluster: Cluster,
+) -> None:
     """An agent that is removed, or begins another epoch, takes up no memory for ever."""
-
-    async def test(cluster: Cluster) -> None:
-        one, two = await cluster.agent(1), await cluster.agent(2)
-        found = one.log.keeper._orphans
-        epoch = two.order.epoch
-        await fence(one, two)
-        for _ in range(3):
-            await passing(2 * GRACE_S)
-            await found.condemn(one.ages.now_ms() or 0)
-        assert found._swept == {(2, epoch)}
-        (answer,) = await one.log.commit([RemoveAgent(agent=2)])
-        assert isinstance(answer, Done), answer
-        await one.catch_up()
+    one, two = await cluster.agent(1), await cluster.agent(2)
+    found = one.log.keeper._orphans
+    epoch = two.order.epoch
+    await fence(one, two)
+    for _ in range(3):
+        await passing(2 * GRACE_S)
         await found.condemn(one.ages.now_ms() or 0)
-        assert found._swept == set()
-
-    run_cluster(tmp_path, test)
+    assert found._swept == {(2, epoch)}
+    (answer,) = await one.log.commit([RemoveAgent(agent=2)])
+    assert isinstance(answer, Done), answer
+    await one.catch_up()
+    await found.condemn(one.ages.now_ms() or 0)
+    assert found._swept == set()

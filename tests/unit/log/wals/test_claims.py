@@ -13,7 +13,7 @@ from penstock.state.commands import Fence
 from penstock.system.files import PosixDevice
 from penstock.wal.format import FILE_HEADER_BYTES, encode_file_header
 from penstock.wal.recovery import find_files
-from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
+from support.cluster_rig import Cluster, ClusterAgent, passing
 from unit.log.history.test_repair import lost_life, repair_of
 
 STORED = BatchStatus.STORED
@@ -62,50 +62,44 @@ async def moved_by_lost_rows(cluster: Cluster) -> tuple[ClusterAgent, PartitionK
     return survivor, keys[0]
 
 
-def test_an_agent_starts_and_serves_all_else_until_a_repair(tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
-        survivor, key = await moved_by_lost_rows(cluster)
-        agent = await cluster.agent(1, wal=True, durability="wal")
-        with pytest.raises(DamagedError, match="no WAL file has this generation"):
-            await agent.read_all(key)
-        # The WAL is filled and emptied beside it.
-        assert await agent.append(key, b"later") == (STORED, 1)
-        assert agent.log.uploader is not None
-        assert not await agent.log.uploader.drain(5)
-        assert any(name.startswith("segments/") for name in cluster.store.objects)
-        assert agent.queries.runs_from(key, 1, limit=1)[0].object_key
-        await survivor.catch_up()
-        (report,) = await repair_of(survivor, cluster.folder / "agent1").append()
-        assert (report.moves, report.closed) == (1, True)
-        await agent.catch_up()
-        assert await agent.read_all(key) == [(0, b"common"), (1, b"later")]
-
-    run_cluster(tmp_path, test)
+async def test_an_agent_starts_and_serves_all_else_until_a_repair(cluster: Cluster) -> None:
+    survivor, key = await moved_by_lost_rows(cluster)
+    agent = await cluster.agent(1, wal=True, durability="wal")
+    with pytest.raises(DamagedError, match="no WAL file has this generation"):
+        await agent.read_all(key)
+    # The WAL is filled and emptied beside it.
+    assert await agent.append(key, b"later") == (STORED, 1)
+    assert agent.log.uploader is not None
+    assert not await agent.log.uploader.drain(5)
+    assert any(name.startswith("segments/") for name in cluster.store.objects)
+    assert agent.queries.runs_from(key, 1, limit=1)[0].object_key
+    await survivor.catch_up()
+    (report,) = await repair_of(survivor, cluster.folder / "agent1").append()
+    assert (report.moves, report.closed) == (1, True)
+    await agent.catch_up()
+    assert await agent.read_all(key) == [(0, b"common"), (1, b"later")]
 
 
-def test_it_is_taken_over_but_for_what_is_gone(tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
-        survivor, key = await moved_by_lost_rows(cluster)
-        agent = await cluster.agent(1, wal=True, durability="wal")
-        assert await agent.append(key, b"later") == (STORED, 1)
-        agent.pause_heartbeats()
-        await passing(0.1)
-        await survivor.catch_up()
-        (answer,) = await survivor.log.commit(
-            [Fence(agent=1, epoch=agent.order.epoch, seen_position=survivor.order.position)]
-        )
-        assert isinstance(answer, Done), answer
-        with pytest.raises(CorruptDataError, match="no WAL file has this generation"):
-            await survivor.log.take_over(PosixDevice(cluster.folder / "agent1"), deadline_s=60)
-        assert survivor.queries.runs_from(key, 1, limit=1)[0].object_key
-
-    run_cluster(tmp_path, test)
+async def test_it_is_taken_over_but_for_what_is_gone(cluster: Cluster) -> None:
+    survivor, key = await moved_by_lost_rows(cluster)
+    agent = await cluster.agent(1, wal=True, durability="wal")
+    assert await agent.append(key, b"later") == (STORED, 1)
+    agent.pause_heartbeats()
+    await passing(0.1)
+    await survivor.catch_up()
+    (answer,) = await survivor.log.commit(
+        [Fence(agent=1, epoch=agent.order.epoch, seen_position=survivor.order.position)]
+    )
+    assert isinstance(answer, Done), answer
+    with pytest.raises(CorruptDataError, match="no WAL file has this generation"):
+        await survivor.log.take_over(PosixDevice(cluster.folder / "agent1"), deadline_s=60)
+    assert survivor.queries.runs_from(key, 1, limit=1)[0].object_key
 
 
 @pytest.mark.parametrize("loses", [False, True])
 @pytest.mark.parametrize("damage", [use_again, damage_headers])
-def test_a_missing_file_is_damage_whether_or_not_rows_are_lost(
-    tmp_path: Path,
+async def test_a_missing_file_is_damage_whether_or_not_rows_are_lost(
+    cluster: Cluster,
     caplog: pytest.LogCaptureFixture,
     damage: Callable[[Path], None],
     *,
@@ -113,32 +107,29 @@ def test_a_missing_file_is_damage_whether_or_not_rows_are_lost(
 ) -> None:
     """Of lost rows it is said what may bring the records back."""
 
-    async def test(cluster: Cluster) -> None:
-        async def before(agent: ClusterAgent) -> None:
-            (key,) = await agent.topic("t")
-            await agent.append(key, b"common")
+    async def before(agent: ClusterAgent) -> None:
+        (key,) = await agent.topic("t")
+        await agent.append(key, b"common")
 
-        async def after(agent: ClusterAgent) -> None:
-            await agent.topic("u")
+    async def after(agent: ClusterAgent) -> None:
+        await agent.topic("u")
 
-        if loses:
-            await lost_life(cluster, before, after, wal=True, durability="wal")
-        else:
-            agent = await cluster.agent(1, wal=True, durability="wal")
-            await before(agent)
-            await agent.close(0)
-        damage(cluster.folder / "agent1")
+    if loses:
+        await lost_life(cluster, before, after, wal=True, durability="wal")
+    else:
         agent = await cluster.agent(1, wal=True, durability="wal")
-        (topic,) = [topic for topic in agent.log._view.topics() if topic.name == "t"]
-        key = partition_key(topic.topic_key, 0)
-        said = "and has lost rows" in caplog.text
-        if damage is damage_headers:
-            # The frames say of which generation the file is.
-            assert await agent.read_all(key) == [(0, b"common")]
-            assert not said
-            return
-        with pytest.raises(DamagedError, match="no WAL file has this generation"):
-            await agent.read_all(key)
-        assert said == loses
-
-    run_cluster(tmp_path, test)
+        await before(agent)
+        await agent.close(0)
+    damage(cluster.folder / "agent1")
+    agent = await cluster.agent(1, wal=True, durability="wal")
+    (topic,) = [topic for topic in agent.log._view.topics() if topic.name == "t"]
+    key = partition_key(topic.topic_key, 0)
+    said = "and has lost rows" in caplog.text
+    if damage is damage_headers:
+        # The frames say of which generation the file is.
+        assert await agent.read_all(key) == [(0, b"common")]
+        assert not said
+        return
+    with pytest.raises(DamagedError, match="no WAL file has this generation"):
+        await agent.read_all(key)
+    assert said == loses

@@ -16,7 +16,7 @@ from penstock.state.answers import Done
 from penstock.state.commands import Fence
 from penstock.system.files import PosixDevice
 from penstock.testing.inline_executor import InlineExecutor
-from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
+from support.cluster_rig import Cluster, ClusterAgent, passing
 
 AWAY = RetryableError("put", "store", "away")
 
@@ -92,90 +92,77 @@ async def begin(
 
 
 @pytest.mark.parametrize("vanishes", [False, True])
-def test_a_lost_volume_that_is_back_at_another_place_is_taken_over_from_there(
-    tmp_path: Path, *, vanishes: bool
+async def test_a_lost_volume_that_is_back_at_another_place_is_taken_over_from_there(
+    cluster: Cluster, tmp_path: Path, *, vanishes: bool
 ) -> None:
-    async def test(cluster: Cluster) -> None:
-        two, key, volume = await begin(cluster, lambda path: Volume(path, vanishes=vanishes))
-        volume.is_lost = True
-        cluster.store.away = None
-        await passing(100)
-        with pytest.raises(RetryableError):
-            await two.read_all(key)
-        shutil.copytree(tmp_path / "agent1", tmp_path / "there")
-        assert await two.log.take_over(PosixDevice(tmp_path / "there"), deadline_s=20) > 0
-        assert await two.read_all(key) == [(0, b"0")]
-        assert len(cluster.store.objects) == 1
-
-    run_cluster(tmp_path, test)
+    two, key, volume = await begin(cluster, lambda path: Volume(path, vanishes=vanishes))
+    volume.is_lost = True
+    cluster.store.away = None
+    await passing(100)
+    with pytest.raises(RetryableError):
+        await two.read_all(key)
+    shutil.copytree(tmp_path / "agent1", tmp_path / "there")
+    assert await two.log.take_over(PosixDevice(tmp_path / "there"), deadline_s=20) > 0
+    assert await two.read_all(key) == [(0, b"0")]
+    assert len(cluster.store.objects) == 1
 
 
 @pytest.mark.parametrize("vanishes", [False, True])
-def test_a_lost_volume_that_is_back_needs_nobody_who_asks(
-    tmp_path: Path, *, vanishes: bool
+async def test_a_lost_volume_that_is_back_needs_nobody_who_asks(
+    cluster: Cluster, *, vanishes: bool
 ) -> None:
-    async def test(cluster: Cluster) -> None:
-        _, key, volume = await begin(cluster, lambda path: Volume(path, vanishes=vanishes))
-        volume.is_lost = True
-        cluster.store.away = None
-        await passing(100)
-        volume.is_lost = False
-        async with asyncio.timeout(60):
-            while not cluster.store.objects:
-                await passing(0.5)
-        assert await (await cluster.agent(3)).read_all(key) == [(0, b"0")]
-
-    run_cluster(tmp_path, test)
+    _, key, volume = await begin(cluster, lambda path: Volume(path, vanishes=vanishes))
+    volume.is_lost = True
+    cluster.store.away = None
+    await passing(100)
+    volume.is_lost = False
+    async with asyncio.timeout(60):
+        while not cluster.store.objects:
+            await passing(0.5)
+    assert await (await cluster.agent(3)).read_all(key) == [(0, b"0")]
 
 
-def test_a_wal_that_is_damaged_meanwhile_is_told_to_who_asks(tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
-        two, key, volume = await begin(cluster, Volume)
-        (run,) = two.queries.wal_runs(two.queries.wals()[0].wal_key)
-        (file,) = [
-            path
-            for path in (tmp_path / "agent1/wal").glob("*.wal")
-            if path.read_bytes()[:4] == b"PWAL"
-        ]
-        whole = file.read_bytes()
-        file.write_bytes(whole[: run.position + 10])
-        cluster.store.away = None
-        with pytest.raises(CorruptDataError, match="10 bytes are there, the run has 69"):
-            await two.log.take_over(device_of(volume), deadline_s=60)
-        file.write_bytes(whole)
-        assert await two.log.take_over(device_of(volume), deadline_s=5) > 0
-        assert await two.read_all(key) == [(0, b"0")]
-
-    run_cluster(tmp_path, test)
+async def test_a_wal_that_is_damaged_meanwhile_is_told_to_who_asks(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    two, key, volume = await begin(cluster, Volume)
+    (run,) = two.queries.wal_runs(two.queries.wals()[0].wal_key)
+    (file,) = [
+        path for path in (tmp_path / "agent1/wal").glob("*.wal") if path.read_bytes()[:4] == b"PWAL"
+    ]
+    whole = file.read_bytes()
+    file.write_bytes(whole[: run.position + 10])
+    cluster.store.away = None
+    with pytest.raises(CorruptDataError, match="10 bytes are there, the run has 69"):
+        await two.log.take_over(device_of(volume), deadline_s=60)
+    file.write_bytes(whole)
+    assert await two.log.take_over(device_of(volume), deadline_s=5) > 0
+    assert await two.read_all(key) == [(0, b"0")]
 
 
-def test_one_that_only_the_store_holds_up_reads_the_wal_once(tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
-        two, key, _ = await begin(cluster, Volume)
-        position = two.order.position
-        await passing(100)
-        await two.catch_up()
-        claims = two.order.position - position
-        cluster.store.away = None
-        assert await two.log.take_over(PosixDevice(tmp_path / "agent1"), deadline_s=20) > 0
-        assert await two.read_all(key) == [(0, b"0")]
-        assert claims < 250, "heartbeats alone, two in a second"
+async def test_one_that_only_the_store_holds_up_reads_the_wal_once(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    two, key, _ = await begin(cluster, Volume)
+    position = two.order.position
+    await passing(100)
+    await two.catch_up()
+    claims = two.order.position - position
+    cluster.store.away = None
+    assert await two.log.take_over(PosixDevice(tmp_path / "agent1"), deadline_s=20) > 0
+    assert await two.read_all(key) == [(0, b"0")]
+    assert claims < 250, "heartbeats alone, two in a second"
 
-    run_cluster(tmp_path, test)
 
-
-def test_one_that_is_asked_for_while_the_log_ends_is_not_begun(tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
-        two, _, volume = await begin(cluster, Volume)
-        pool = two.log._pool
-        assert isinstance(pool, InlineExecutor)
-        usual_s, pool.delay_s_max = pool.delay_s_max, 60.0
-        asked = asyncio.ensure_future(two.log.take_over(device_of(volume)))
-        await passing(0)
-        pool.delay_s_max = usual_s
-        await two.log.close(0)
-        with pytest.raises(RetryableError, match="shutting down"):
-            await asked
-        assert "takeover of a WAL" not in {task.get_name() for task in asyncio.all_tasks()}
-
-    run_cluster(tmp_path, test)
+async def test_one_that_is_asked_for_while_the_log_ends_is_not_begun(cluster: Cluster) -> None:
+    two, _, volume = await begin(cluster, Volume)
+    pool = two.log._pool
+    assert isinstance(pool, InlineExecutor)
+    usual_s, pool.delay_s_max = pool.delay_s_max, 60.0
+    asked = asyncio.ensure_future(two.log.take_over(device_of(volume)))
+    await passing(0)
+    pool.delay_s_max = usual_s
+    await two.log.close(0)
+    with pytest.raises(RetryableError, match="shutting down"):
+        await asked
+    assert "takeover of a WAL" not in {task.get_name() for task in asyncio.all_tasks()}

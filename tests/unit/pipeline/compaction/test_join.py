@@ -12,7 +12,8 @@ from penstock.pipeline.compaction.join import Arena, join_runs
 from penstock.records.batch import stored_header
 from penstock.records.sums import SUM_MASK, partition_seed, run_sum
 from penstock.segment import check_header, parse_footer, parse_index
-from support.compaction import MemoryItemStore, make_batch, records_of
+from support.batches import make_batch
+from support.compaction import MemoryItemStore, records_of
 
 FIRST, SECOND = "00" * 15 + "01", "00" * 15 + "02"
 
@@ -21,7 +22,9 @@ def batches(base_offset: int, counts: list[int], *, raw: bool) -> bytes:
     parts, offset = [], base_offset
     for count in counts:
         values = [b"%d" % (offset + n) for n in range(count)]
-        parts.append(make_batch(0 if raw else offset, values))
+        keys = [b"k%d" % n for n in range(count)]
+        base = 0 if raw else offset
+        parts.append(make_batch(*values, keys=keys, offset=base, time=1000, step=1))
         offset += count
     return b"".join(parts)
 

@@ -25,6 +25,7 @@ from penstock.pipeline.compaction.plan import plan
 from penstock.records.batch import stored_header
 from penstock.records.decode import CODECS, Record
 from penstock.records.encode import encode_batch
+from support.batches import make_batch
 from support.cleaned_partition import TOPIC_ID, CleanedPartition, MemoryStore
 from support.examples import examples
 from support.kafka_cleaner_model import (
@@ -318,13 +319,8 @@ def item_of(partition: CleanedPartition) -> KeyedItem:
 
 
 def new_batch(*rows: tuple[bytes | None, bytes | None], codec: str = "none") -> bytearray:
-    return encode_batch(
-        [
-            Record(offset_delta=at, timestamp=START_MS, key=key, value=value, headers=())
-            for at, (key, value) in enumerate(rows)
-        ],
-        codec=codec,
-    )
+    keys, values = zip(*rows, strict=True)
+    return make_batch(*values, keys=keys, time=START_MS, codec=codec)
 
 
 @pytest.mark.parametrize("codec", CODECS)
