@@ -36,6 +36,18 @@ def test_a_wheel_has_the_package_its_types_and_the_console_script(tmp_path: Path
     assert "penstock/cli/commands/serve.py" in names
     assert not [name for name in names if name.startswith(("tests", "bench", "demo"))]
     assert not [name for name in names if name.endswith(("/docs.py", "/pages.py"))]
+    assert {name for name in names if name.startswith("penstock/testing/")} == {
+        f"penstock/testing/{module}.py"
+        for module in (
+            "__init__",
+            "clock",
+            "conformance",
+            "device",
+            "faulty",
+            "journal_conformance",
+            "randomness",
+        )
+    }
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
