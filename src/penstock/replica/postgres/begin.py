@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from typing import Any
 
 import psycopg
 
@@ -50,7 +49,7 @@ async def _begin(url: str, name: str, beginning: Beginning, settings: PostgresSe
     """The id of the cluster that has the journal, which is made if there was none."""
     statements = Statements(name)
 
-    def first_rows() -> tuple[str, tuple[Any, ...]]:
+    def first_rows() -> tuple[str, tuple[object, ...]]:
         return statements.begin, (beginning.cluster_id, encode_beginning(beginning))
 
     connection = await connect(url, timeout_s=settings.connect_timeout_s)

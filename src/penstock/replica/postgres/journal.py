@@ -7,7 +7,6 @@ for others). Each is made when it is needed and made again when it was lost.
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import psycopg
 
@@ -179,7 +178,7 @@ class PostgresJournal:
 
 def _first_rows(
     statements: Statements, new_cluster_id: Callable[[], str]
-) -> tuple[str, tuple[Any, ...]]:
+) -> tuple[str, tuple[object, ...]]:
     return statements.insert_info, (new_cluster_id(),)
 
 

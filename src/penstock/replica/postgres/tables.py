@@ -1,6 +1,7 @@
 """The tables of a journal: read, or created by the first agent that needs them."""
 
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 import psycopg
 
@@ -13,12 +14,8 @@ _CREATE_TRIES: Final = 5
 differ from database to database; each failure means that another got further."""
 
 
-class FirstRows(Protocol):
-    """Gives the statement that makes a journal of two empty tables, and its parameters."""
-
-    def __call__(self) -> tuple[str, tuple[Any, ...]]:
-        """Called for each try."""
-        ...
+FirstRows: TypeAlias = Callable[[], tuple[str, tuple[object, ...]]]
+"""Gives, for each try, the statement that fills an empty journal, and its parameters."""
 
 
 async def open_tables(

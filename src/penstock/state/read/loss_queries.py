@@ -5,9 +5,10 @@ A part of `Queries`, by inheritance. A file of a version that has no such tables
 where they are empty.
 """
 
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from penstock.model.ids import PartitionKey
+from penstock.state.read.connection import StateConnection
 
 NotedKind = Literal["lost_ranges", "rebuilt_ranges"]
 """`lost_ranges`: an operator accepted their loss. `rebuilt_ranges`: their records were encoded
@@ -26,21 +27,11 @@ class NotedTotal(NamedTuple):
     last_end: int
 
 
-class _Connection(Protocol):
-    """The part of `Queries` that these methods use."""
-
-    _has_integrity: bool
-
-    def _execute(
-        self, statement: str, parameters: tuple[Any, ...] | dict[str, int] = ()
-    ) -> list[Any]: ...
-
-
-class LossQueries:
+class LossQueries(StateConnection):
     """The part of `Queries` that this module is."""
 
     def noted_ranges(
-        self: _Connection, kind: NotedKind, limit: int, *, after: tuple[int, int] = (-1, -1)
+        self, kind: NotedKind, limit: int, *, after: tuple[int, int] = (-1, -1)
     ) -> list[NotedRange]:
         """A page of ranges of offsets by partition and start, past (key, start) `after`."""
         if not self._has_integrity:
@@ -51,7 +42,7 @@ class LossQueries:
             (*after, limit),
         )
 
-    def noted_totals(self: _Connection, kind: NotedKind) -> dict[PartitionKey, NotedTotal]:
+    def noted_totals(self, kind: NotedKind) -> dict[PartitionKey, NotedTotal]:
         """Count the ranges of each partition that has any. Reads all: 0.08 s of CPU per million."""
         if not self._has_integrity:
             return {}
@@ -61,7 +52,7 @@ class LossQueries:
         )
         return {key: NotedTotal(*total) for key, *total in rows}
 
-    def lost_ranges_of(self: _Connection, key: PartitionKey) -> list[tuple[int, int]]:
+    def lost_ranges_of(self, key: PartitionKey) -> list[tuple[int, int]]:
         """(start, end) of a partition's lost ranges, ascending."""
         if not self._has_integrity:
             return []
@@ -71,9 +62,7 @@ class LossQueries:
             (key,),
         )
 
-    def lost_range_before(
-        self: _Connection, key: PartitionKey, offset: int
-    ) -> tuple[int, int] | None:
+    def lost_range_before(self, key: PartitionKey, offset: int) -> tuple[int, int] | None:
         """(start, end) of the last lost range of a partition that begins at or before an offset."""
         if not self._has_integrity:
             return None

@@ -6,11 +6,12 @@ where they are empty.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import Final
 
 import msgspec
 
 from penstock.model.ids import PartitionKey
+from penstock.state.read.connection import Row, StateConnection
 from penstock.state.rows import (
     Backlog,
     CleanRow,
@@ -101,26 +102,7 @@ _DELETABLE: Final = (
 _decode_offsets: Final = msgspec.json.Decoder(list[tuple[int, int]]).decode
 
 
-class _Statements(Protocol):
-    """The part of `Queries` that these methods use."""
-
-    def _execute(
-        self, statement: str, parameters: tuple[Any, ...] | dict[str, int] = ()
-    ) -> list[Any]: ...
-
-    def position(self) -> int: ...
-
-    def has_leftovers(self) -> bool: ...
-
-    def begin(self) -> None: ...
-
-    def end(self) -> None: ...
-
-    @property
-    def is_begun(self) -> bool: ...
-
-
-class PipelineQueries(_Statements):
+class PipelineQueries(StateConnection):
     """The pipeline's part of `Queries`; raises as that does."""
 
     @contextmanager
@@ -264,7 +246,7 @@ class PipelineQueries(_Statements):
         ]
 
 
-def _job(row: tuple[Any, ...]) -> PipelineJob:
+def _job(row: Row) -> PipelineJob:
     job, kind, name, opened_position, opened_ms, renewed_ms, lease_ms, age_max_ms, last_n = row
     return PipelineJob(
         job=job,

@@ -4,8 +4,7 @@ Each answer comes from one statement, so from one moment, unless said otherwise.
 are short: a long one keeps SQLite's WAL from being reused.
 """
 
-import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -13,15 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.model.errors import CorruptDataError
 from penstock.model.ids import PartitionKey
-from penstock.replica.database import (
-    check_versions,
-    connect_reader,
-    pragma_integer,
-    state_position,
-    translate,
-)
 from penstock.state.apply.digests import SELECT_DIGESTS, round_of_rows
 from penstock.state.apply.histories import SELECT_HISTORIES, history_of_row
 from penstock.state.cluster_tables import (
@@ -58,7 +49,7 @@ from penstock.state.rows import (
     StoredRun,
     Wal,
 )
-from penstock.state.schema import APPLICATION_ID, FORMAT_VERSION, OLDEST_VERSION, STORED_ENTRIES
+from penstock.state.schema import STORED_ENTRIES
 from penstock.state.sequences import unpack_ranges
 
 __all__ = [
@@ -72,9 +63,6 @@ __all__ = [
     "StoredRun",
     "Wal",
 ]
-
-_INTEGRITY_VERSION: Final = 5
-"""The format version that brought sums, leftovers, lost histories and digests."""
 
 _NEWEST: Final = 2**63 - 1
 _PRODUCERS: Final = "SELECT producer_id, epoch, sequences, last_timestamp FROM producers"
@@ -93,36 +81,10 @@ class Queries(PipelineQueries, LossQueries):
         """
         Raises:
             NotFoundError: there is no such file.
-            InvalidRequestError: it belongs to another program or to a newer release.
+            InvalidRequestError: it belongs to another program, or to a release whose files this
+                one doesn't open.
         """
-        self.path = path
-        self.on_damaged: Callable[[CorruptDataError], None] | None = None
-        """Called when a statement finds the file damaged, before that is raised."""
-        self._connection = connect_reader(path)
-        self._old: dict[str, str] = {}
-        try:
-            created = check_versions(
-                self._connection,
-                path,
-                application_id=APPLICATION_ID,
-                format_version=FORMAT_VERSION,
-                oldest_version=OLDEST_VERSION,
-            )
-            if not created:
-                raise CorruptDataError("open", str(path), "the database has no tables")
-            version = pragma_integer(self._connection, "user_version")
-            self._has_integrity = version >= _INTEGRITY_VERSION
-            self._old = statements_of_version(version)
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            self.close()
-            raise translate(error, "open", str(path)) from error
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Close; idempotent."""
-        self._connection.close()
+        super().__init__(path, statements_of_version)
 
     # -- runs ----------------------------------------------------------------------------------
 
@@ -132,10 +94,6 @@ class Queries(PipelineQueries, LossQueries):
             StoredRun(*row)
             for row in self._execute(RUNS_FROM, {"key": key, "offset": offset, "limit": limit})
         ]
-
-    def has_leftovers(self) -> bool:
-        """Whether rows of deleted topics, or below log starts, are still to be cleared."""
-        return self._has_integrity and bool(self._execute("SELECT 1 FROM leftovers LIMIT 1"))
 
     def leftover_runs(self) -> dict[str, int]:
         """Count the runs of deleted topics in each object, by key. Reads all runs in objects."""
@@ -419,14 +377,6 @@ class Queries(PipelineQueries, LossQueries):
 
     # -- the whole -----------------------------------------------------------------------------
 
-    def position(self) -> int:
-        """The last applied entry's position."""
-        return state_position(self._connection)[0]
-
-    def time_ms(self) -> int:
-        """Journal time at that position."""
-        return state_position(self._connection)[1]
-
     def is_time_walked(self) -> bool:
         """Whether times above journal time are still to be lowered (`SetJournalTime`)."""
         return bool(self._meta(TIME_WALK, ""))
@@ -460,20 +410,6 @@ class Queries(PipelineQueries, LossQueries):
         found = [text for (text,) in self._execute("PRAGMA integrity_check")]
         return [] if found == ["ok"] else found
 
-    def begin(self) -> None:
-        """Answers come from one moment until `end`."""
-        self._connection.execute("BEGIN")
-
-    @property
-    def is_begun(self) -> bool:
-        """Whether `begin` was called, and `end` not yet."""
-        return self._connection.in_transaction
-
-    def end(self) -> None:
-        """See `begin`."""
-        if self._connection.in_transaction:
-            self._connection.execute("COMMIT")
-
     # -- inside --------------------------------------------------------------------------------
 
     def _run(self, statement: str, parameters: dict[str, int]) -> StoredRun | None:
@@ -483,20 +419,6 @@ class Queries(PipelineQueries, LossQueries):
     def _meta(self, name: str, default: int | str) -> Any:
         rows = self._execute("SELECT value FROM meta WHERE name = ?", (name,))
         return rows[0][0] if rows else default
-
-    def _execute(
-        self, statement: str, parameters: tuple[Any, ...] | dict[str, int] = ()
-    ) -> list[Any]:
-        # `fetchall` ends the read transaction that the statement began.
-        try:
-            return self._connection.execute(
-                self._old.get(statement, statement), parameters
-            ).fetchall()
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            translated = translate(error, "query", str(self.path))
-            if self.on_damaged is not None and isinstance(translated, CorruptDataError):
-                self.on_damaged(translated)
-            raise translated from error
 
 
 def _generations(wal_key: int) -> tuple[int, int]:
