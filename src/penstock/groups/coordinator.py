@@ -158,7 +158,8 @@ class GroupCoordinator:
             return JoinReply(error=GroupError.UNKNOWN_MEMBER_ID, member_id=join.member_id)
         request, future = self._memory.request()
         self._memory.carry_out(loaded, loaded.machine.join(request, join))
-        reply: JoinReply = await self._memory.answer(request, future)
+        reply = await self._memory.answer(request, future)
+        assert isinstance(reply, JoinReply)
         return reply
 
     async def sync(self, group_id: str, sync: SyncRequest) -> SyncReply:
@@ -171,7 +172,8 @@ class GroupCoordinator:
             return SyncReply(error=GroupError.UNKNOWN_MEMBER_ID)
         request, future = self._memory.request()
         self._memory.carry_out(loaded, loaded.machine.sync(request, sync))
-        reply: SyncReply = await self._memory.answer(request, future)
+        reply = await self._memory.answer(request, future)
+        assert isinstance(reply, SyncReply)
         return reply
 
     def heartbeat(

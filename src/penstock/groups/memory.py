@@ -10,13 +10,22 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.groups.durable import decode_state
 from penstock.groups.errors import GroupError
 from penstock.groups.generations import GroupState
 from penstock.groups.journal import GroupJournal
-from penstock.groups.messages import CancelTimer, Effect, Reply, Save, SetTimer, Timer
+from penstock.groups.messages import (
+    CancelTimer,
+    Effect,
+    JoinReply,
+    Reply,
+    Save,
+    SetTimer,
+    SyncReply,
+    Timer,
+)
 from penstock.groups.offsets import OffsetCache
 from penstock.groups.ownership import Ownership
 from penstock.groups.room import GroupRoom
@@ -99,7 +108,7 @@ class GroupMemory:
         self._room = GroupRoom(
             queries, groups_max=settings.groups_max, held=lambda: len(self.groups)
         )
-        self.waiting: dict[int, asyncio.Future[Any]] = {}
+        self.waiting: dict[int, asyncio.Future[JoinReply | SyncReply]] = {}
         self._request_count = 0
         self._in_doubt: set[str] = set()
 
@@ -256,14 +265,17 @@ class GroupMemory:
                 self._journal.own(partial(self._save, loaded, effect))
         self.settle(loaded)
 
-    def request(self) -> tuple[int, asyncio.Future[Any]]:
+    def request(self) -> tuple[int, asyncio.Future[JoinReply | SyncReply]]:
         """A number for a request that may wait, and what `answer` waits for."""
         self._request_count += 1
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[JoinReply | SyncReply] = loop.create_future()
         self.waiting[self._request_count] = future
         return self._request_count, future
 
-    async def answer(self, request: int, future: asyncio.Future[Any]) -> Any:
+    async def answer(
+        self, request: int, future: asyncio.Future[JoinReply | SyncReply]
+    ) -> JoinReply | SyncReply:
         """Wait for the machine's reply."""
         # Its deadline is the machine's: sessions and rebalances end, so every request is answered.
         try:

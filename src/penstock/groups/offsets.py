@@ -1,7 +1,7 @@
 """Committed offsets in memory, per group: a write-through copy of what the state machine has."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from penstock.state.commands import OffsetWrite
 from penstock.state.rows import OffsetRow
@@ -88,15 +88,17 @@ class OffsetCache:
 
     def store(self, writes: Sequence[OffsetWrite], codes: Sequence[int]) -> None:
         """A commit was answered: keep what was stored (code 0)."""
-        targets: list[dict[PartitionId, Any]] = [load.since for load in self._loads]
+        stored = {
+            (write.topic_id, write.partition): CommittedOffset(
+                write.offset, write.leader_epoch, write.metadata
+            )
+            for write, code in zip(writes, codes, strict=True)
+            if code == 0
+        }
+        for load in self._loads:
+            load.since.update(stored)
         if self._offsets is not None:
-            targets.append(self._offsets)
-        for target in targets:
-            for write, code in zip(writes, codes, strict=True):
-                if code == 0:
-                    target[write.topic_id, write.partition] = CommittedOffset(
-                        write.offset, write.leader_epoch, write.metadata
-                    )
+            self._offsets.update(stored)
 
     def remove(self, keys: Sequence[PartitionId]) -> None:
         """A deletion was answered."""
