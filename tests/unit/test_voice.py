@@ -113,7 +113,7 @@ PROSE = sorted(
     page
     for folder in (REPOSITORY, REPOSITORY / "docs", REPOSITORY / "docs" / "formats")
     for page in folder.glob("*.md")
-    if page.name not in ("ARCHITECTURE.md", "CHANGELOG.md")
+    if page.name != "CHANGELOG.md"
 )
 """Pages that readers follow. Decisions are left out, since they record what was said at the time,
 and the changelog, whose lines name releases as they were."""

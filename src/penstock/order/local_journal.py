@@ -326,7 +326,7 @@ class LocalJournal:
 
 
 def restore(snapshot: Path, path: Path, *, tail: Iterable[JournalEntry] = ()) -> SnapshotInfo:
-    """Make a metadata database of a snapshot and the journal's tail, for `LocalJournal.open`."""
+    """Make a database from a snapshot and the journal's tail, for `LocalJournal.open`."""
     return restore_snapshot(
         snapshot,
         path,

@@ -1,4 +1,4 @@
-"""The client of the pipeline's door: docs/formats/pipeline-api.md."""
+"""The client of the pipeline API: docs/formats/pipeline-api.md."""
 
 from collections.abc import Iterator, Sequence
 from types import TracebackType
@@ -84,7 +84,7 @@ class DoorOptions(msgspec.Struct, frozen=True):
 
 
 class DoorClient:
-    """Calls of the door; usable from any thread, and a context manager. Pickled, it is its options.
+    """Calls the pipeline API; on any thread; a context manager. Pickles as its options.
 
     Raises (all methods):
         RetryableError: no agent answered within the deadline.

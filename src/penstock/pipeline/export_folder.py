@@ -64,7 +64,7 @@ class ExportFolder:
 
     Raises (on entering):
         ConflictError: another export writes into it, or may: the error names it.
-        RetryableError: the store or the door doesn't answer.
+        RetryableError: the store or the agents don't answer.
     """
 
     def __init__(self, files: TableFiles, url: str, own: Marker, jobs: Jobs) -> None:

@@ -1,6 +1,6 @@
 """An export back into a topic: the same partitions, order, headers and timestamps, once per import.
 
-Files are encoded by executors, and committed in order by the door's write: all files of a step or
+Files are encoded by executors, and committed in order by the API's write: all files of a step or
 none, under the import's id and the step's number. So an import that is started again goes on where
 it was, and one that is through does nothing.
 

@@ -1,4 +1,4 @@
-"""Making a lost or damaged metadata database again. docs/formats/journal-files.md has the steps.
+"""A lost or damaged database is made again. docs/formats/journal-files.md has the steps.
 
 The base is the newest snapshot that is whole, or nothing where the journal files begin at the first
 entry; the open that follows applies the entries past it. What is there is renamed, never deleted.

@@ -42,7 +42,7 @@ def append_rows(item: AppendItem) -> AppendResult:
 
     Raises:
         LogTruncatedError: retention was faster than the plan.
-        RetryableError, CorruptDataError: of the door, the objects or the warehouse.
+        RetryableError, CorruptDataError: of an agent, the objects or the warehouse.
     """
     attempt = SystemRandom().token_bytes(6).hex()
     first, last = item.ranges[0], item.ranges[-1]

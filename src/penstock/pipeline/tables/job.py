@@ -1,7 +1,7 @@
 """A table's job: from what the table holds to the topic's high watermark, exactly once.
 
 The order of effects: files, then the commit that names them with the offsets, then dead letters,
-then progress through the door. Killed anywhere, the next run reads the offsets from the table and
+then progress through the API. Killed anywhere, the next run reads the offsets from the table and
 finds which of the later steps are missing. docs/tables.md says what happens when the topic, the
 table or the log's start is not what it was.
 """
