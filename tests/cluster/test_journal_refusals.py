@@ -27,7 +27,6 @@ from support.cluster_orders import Agent, outcome
 from support.postgres import PATIENT, PostgresServer
 
 ONE = [AllocateProducerIds(count=1)]
-SCENARIO_S = 300
 QUICK = PostgresSettings(**PATIENT | {"lock_timeout_ms": 200})
 
 
@@ -65,10 +64,6 @@ def tenant(own_postgres: PostgresServer, journal_name: str) -> Iterator[Tenant]:
     tenant.sql("DROP ROLE {role}")
 
 
-def play(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), SCENARIO_S))
-
-
 async def answered(call: Callable[[], Awaitable[object]]) -> object:
     """The first answer that is no refusal."""
     async with asyncio.timeout(60):
@@ -88,18 +83,15 @@ async def refused(call: Callable[[], Awaitable[object]], sqlstate: str) -> State
                 return found
 
 
-def test_a_role_that_may_not_create_the_journal_is_told_so(tenant: Tenant) -> None:
-    async def scenario() -> None:
-        tenant.sql("REVOKE CREATE ON SCHEMA public FROM {role}")
-        tenant.sql("REVOKE CREATE ON SCHEMA public FROM public")
-        found = await refused(tenant.open, "42501")
-        assert "permission denied" in str(found)
-        tenant.sql("GRANT CREATE ON SCHEMA public TO {role}")
-        journal = await tenant.open()
-        assert journal.cluster_id == "a-cluster"
-        await journal.close()
-
-    play(scenario)
+async def test_a_role_that_may_not_create_the_journal_is_told_so(tenant: Tenant) -> None:
+    tenant.sql("REVOKE CREATE ON SCHEMA public FROM {role}")
+    tenant.sql("REVOKE CREATE ON SCHEMA public FROM public")
+    found = await refused(tenant.open, "42501")
+    assert "permission denied" in str(found)
+    tenant.sql("GRANT CREATE ON SCHEMA public TO {role}")
+    journal = await tenant.open()
+    assert journal.cluster_id == "a-cluster"
+    await journal.close()
 
 
 @dataclass(frozen=True)
@@ -133,25 +125,21 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("kind", REFUSALS)
-def test_an_append_that_is_refused_is_retriable_and_works_again_afterwards(
+async def test_an_append_that_is_refused_is_retriable_and_works_again_afterwards(
     tenant: Tenant, kind: str
 ) -> None:
     refusal = REFUSALS[kind]
-
-    async def scenario() -> None:
-        journal = await tenant.open()
-        assert await journal.append(b"one") == 1
-        assert (await journal.head()).position == 1
-        with system_changed(tenant, refusal):
-            await eventually_refused(journal, refusal.sqlstate)
-            assert [row.body for row in await journal.read(0, 9)][:1] == [b"one"]
-        assert isinstance(await answered(lambda: journal.append(b"two")), int)
-        rows = await journal.read(0, 99)
-        assert [rows[0].body, rows[-1].body] == [b"one", b"two"]
-        assert b"refused" not in [row.body for row in rows]
-        await journal.close()
-
-    play(scenario)
+    journal = await tenant.open()
+    assert await journal.append(b"one") == 1
+    assert (await journal.head()).position == 1
+    with system_changed(tenant, refusal):
+        await eventually_refused(journal, refusal.sqlstate)
+        assert [row.body for row in await journal.read(0, 9)][:1] == [b"one"]
+    assert isinstance(await answered(lambda: journal.append(b"two")), int)
+    rows = await journal.read(0, 99)
+    assert [rows[0].body, rows[-1].body] == [b"one", b"two"]
+    assert b"refused" not in [row.body for row in rows]
+    await journal.close()
 
 
 async def eventually_refused(journal: PostgresJournal, sqlstate: str) -> None:
@@ -177,109 +165,96 @@ def system_changed(tenant: Tenant, refusal: Refusal) -> Iterator[None]:
         tenant.sql("SELECT pg_reload_conf()")
 
 
-def test_too_many_connections_are_retriable(tenant: Tenant) -> None:
-    async def scenario() -> None:
-        journal = await tenant.open()
-        tenant.sql("ALTER ROLE {role} CONNECTION LIMIT 0")
-        found = await outcome(journal.append(b"none"))
-        assert isinstance(found, RetryableError)
-        assert "too many connections" in str(found)
-        assert isinstance(await outcome(tenant.open()), RetryableError)
-        tenant.sql("ALTER ROLE {role} CONNECTION LIMIT -1")
-        assert await answered(lambda: journal.append(b"one")) == 1
-        await journal.close()
-
-    play(scenario)
+async def test_too_many_connections_are_retriable(tenant: Tenant) -> None:
+    journal = await tenant.open()
+    tenant.sql("ALTER ROLE {role} CONNECTION LIMIT 0")
+    found = await outcome(journal.append(b"none"))
+    assert isinstance(found, RetryableError)
+    assert "too many connections" in str(found)
+    assert isinstance(await outcome(tenant.open()), RetryableError)
+    tenant.sql("ALTER ROLE {role} CONNECTION LIMIT -1")
+    assert await answered(lambda: journal.append(b"one")) == 1
+    await journal.close()
 
 
 @pytest.mark.parametrize(
     ("way", "sqlstate"), [("lock", "55P03"), ("cancel", "57014"), ("terminate", "57P01")]
 )
-def test_a_read_that_waits_for_a_lock_is_ended_retriably(
+async def test_a_read_that_waits_for_a_lock_is_ended_retriably(
     tenant: Tenant, way: str, sqlstate: str
 ) -> None:
     settings = PostgresSettings(**PATIENT | {"lock_timeout_ms": 200 if way == "lock" else 0})
-
-    async def scenario() -> None:
-        await (await tenant.open()).close()
-        journal = await PostgresJournal.open(tenant.url, name=tenant.role, settings=settings)
-        await journal.append(b"one")
-        await journal.head()
-        async with await psycopg.AsyncConnection.connect(tenant.server.url) as holder:
-            await holder.execute(f"LOCK TABLE {tenant.rows} IN ACCESS EXCLUSIVE MODE".encode())
-            read = asyncio.ensure_future(outcome(journal.read(0, 9)))
-            while way != "lock" and not read.done():
-                cursor = await holder.execute(
-                    f"SELECT pg_{way}_backend(pid) FROM pg_stat_activity"
-                    f" WHERE wait_event_type = 'Lock' AND usename = '{tenant.role}'".encode()
-                )
-                await cursor.fetchall()
-                await asyncio.sleep(0.02)
-            found = await read
-        assert isinstance(found, RetryableError), found
-        # One that is ended with its connection may be told by that alone.
-        assert way == "terminate" or getattr(found, "sqlstate", "") == sqlstate, found
-        rows = await answered(lambda: journal.read(0, 9))
-        assert isinstance(rows, list)
-        assert [row.body for row in rows] == [b"one"]
-        await journal.close()
-
-    play(scenario)
+    await (await tenant.open()).close()
+    journal = await PostgresJournal.open(tenant.url, name=tenant.role, settings=settings)
+    await journal.append(b"one")
+    await journal.head()
+    async with await psycopg.AsyncConnection.connect(tenant.server.url) as holder:
+        await holder.execute(f"LOCK TABLE {tenant.rows} IN ACCESS EXCLUSIVE MODE".encode())
+        read = asyncio.ensure_future(outcome(journal.read(0, 9)))
+        while way != "lock" and not read.done():
+            cursor = await holder.execute(
+                f"SELECT pg_{way}_backend(pid) FROM pg_stat_activity"
+                f" WHERE wait_event_type = 'Lock' AND usename = '{tenant.role}'".encode()
+            )
+            await cursor.fetchall()
+            await asyncio.sleep(0.02)
+        found = await read
+    assert isinstance(found, RetryableError), found
+    # One that is ended with its connection may be told by that alone.
+    assert way == "terminate" or getattr(found, "sqlstate", "") == sqlstate, found
+    rows = await answered(lambda: journal.read(0, 9))
+    assert isinstance(rows, list)
+    assert [row.body for row in rows] == [b"one"]
+    await journal.close()
 
 
-def test_a_crash_of_another_backend_is_retriable_and_over_once_the_server_has_recovered(
+async def test_a_crash_of_another_backend_is_retriable_and_over_once_the_server_has_recovered(
     tenant: Tenant,
 ) -> None:
     """The server warns everybody (57P02) and ends them, which is what is seen of it, and is in
     recovery for a while (57P03)."""
     settings = PostgresSettings(**PATIENT | {"lock_timeout_ms": 0})
-
-    async def scenario() -> None:
-        await (await tenant.open()).close()
-        journal = await PostgresJournal.open(tenant.url, name=tenant.role, settings=settings)
-        await journal.append(b"one")
-        await journal.head()
-        holder = await psycopg.AsyncConnection.connect(tenant.server.url)
-        await holder.execute(f"LOCK TABLE {tenant.rows} IN ACCESS EXCLUSIVE MODE".encode())
-        read = asyncio.ensure_future(outcome(journal.read(0, 9)))
-        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        async with asyncio.timeout(60):
-            while await asyncio.to_thread(tenant.sql, waiting) != "1":
-                assert not read.done()
-        os.kill(holder.info.backend_pid, signal.SIGKILL)
-        assert isinstance(await read, RetryableError)
-        await holder.close()
-        rows = await answered(lambda: journal.read(0, 9))
-        assert isinstance(rows, list)
-        assert [row.body for row in rows] == [b"one"]
-        # The sequence leaves out some positions after a crash.
-        assert isinstance(await answered(lambda: journal.append(b"two")), int)
-        await journal.close()
-
-    play(scenario)
+    await (await tenant.open()).close()
+    journal = await PostgresJournal.open(tenant.url, name=tenant.role, settings=settings)
+    await journal.append(b"one")
+    await journal.head()
+    holder = await psycopg.AsyncConnection.connect(tenant.server.url)
+    await holder.execute(f"LOCK TABLE {tenant.rows} IN ACCESS EXCLUSIVE MODE".encode())
+    read = asyncio.ensure_future(outcome(journal.read(0, 9)))
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    async with asyncio.timeout(60):
+        while await asyncio.to_thread(tenant.sql, waiting) != "1":
+            assert not read.done()
+    os.kill(holder.info.backend_pid, signal.SIGKILL)
+    assert isinstance(await read, RetryableError)
+    await holder.close()
+    rows = await answered(lambda: journal.read(0, 9))
+    assert isinstance(rows, list)
+    assert [row.body for row in rows] == [b"one"]
+    # The sequence leaves out some positions after a crash.
+    assert isinstance(await answered(lambda: journal.append(b"two")), int)
+    await journal.close()
 
 
-def test_a_server_that_shuts_down_refuses_retriably_and_goes_on_afterwards(tenant: Tenant) -> None:
+async def test_a_server_that_shuts_down_refuses_retriably_and_goes_on_afterwards(
+    tenant: Tenant,
+) -> None:
     """Whoever is connected goes on until it has gone; who comes anew is refused (57P03)."""
-
-    async def scenario() -> None:
-        journal = await tenant.open()
-        assert await journal.append(b"one") == 1
-        tenant.server.begin_stop()
-        async with asyncio.timeout(60):
-            while not isinstance(found := await outcome(tenant.open()), RetryableError):
-                assert isinstance(found, PostgresJournal)
-                await found.close()
-        assert "shutting down" in str(found)
-        assert await journal.append(b"two") == 2
-        await asyncio.to_thread(tenant.server.restart)
-        rows = await answered(lambda: journal.read(0, 9))
-        assert isinstance(rows, list)
-        assert [row.body for row in rows] == [b"one", b"two"]
-        assert await answered(lambda: journal.append(b"three")) == 3
-        await journal.close()
-
-    play(scenario)
+    journal = await tenant.open()
+    assert await journal.append(b"one") == 1
+    tenant.server.begin_stop()
+    async with asyncio.timeout(60):
+        while not isinstance(found := await outcome(tenant.open()), RetryableError):
+            assert isinstance(found, PostgresJournal)
+            await found.close()
+    assert "shutting down" in str(found)
+    assert await journal.append(b"two") == 2
+    await asyncio.to_thread(tenant.server.restart)
+    rows = await answered(lambda: journal.read(0, 9))
+    assert isinstance(rows, list)
+    assert [row.body for row in rows] == [b"one", b"two"]
+    assert await answered(lambda: journal.append(b"three")) == 3
+    await journal.close()
 
 
 NOW_AND_THEN = """
@@ -298,37 +273,34 @@ CREATE TRIGGER no BEFORE INSERT ON {rows} FOR EACH ROW EXECUTE FUNCTION {rows}_n
 statement in the middle of the others."""
 
 
-def test_appends_and_seals_that_are_refused_now_and_then_lose_nothing(
+async def test_appends_and_seals_that_are_refused_now_and_then_lose_nothing(
     tenant: Tenant, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        await (await tenant.open()).close()
-        tenant.sql(NOW_AND_THEN)
-        agents = []
-        for number in (1, 2):
-            journal = await tenant.open()
-            agent = Agent(number, tmp_path / str(number), journal, journal.cluster_id)
-            settings = ClusterOrderSettings(commit_timeout_s=60)
-            await agent.start(SystemClock(), number, settings=settings, tries=100)
-            agents.append(agent)
-        acked: list[int] = []
-        for _ in range(10):
-            answers = await asyncio.gather(
-                *(agent.order.commit(ONE) for agent in agents for _ in range(5))
-            )
-            for (answer,) in answers:
-                assert isinstance(answer, ProducerIds)
-                acked.append(answer.first)
-        for agent in agents:
-            await answered(lambda agent=agent: agent.order.confirm_head(60))  # type: ignore[misc]
-            assert agent.stopped is None
-            applied = [
-                answer.first
-                for entry in agent.applied
-                for answer in entry.outcome.answers
-                if isinstance(answer, ProducerIds)
-            ]
-            assert sorted(applied) == sorted(acked)
-            await agent.close()
-
-    play(scenario)
+    await (await tenant.open()).close()
+    tenant.sql(NOW_AND_THEN)
+    agents = []
+    for number in (1, 2):
+        journal = await tenant.open()
+        agent = Agent(number, tmp_path / str(number), journal, journal.cluster_id)
+        settings = ClusterOrderSettings(commit_timeout_s=60)
+        await agent.start(SystemClock(), number, settings=settings, tries=100)
+        agents.append(agent)
+    acked: list[int] = []
+    for _ in range(10):
+        answers = await asyncio.gather(
+            *(agent.order.commit(ONE) for agent in agents for _ in range(5))
+        )
+        for (answer,) in answers:
+            assert isinstance(answer, ProducerIds)
+            acked.append(answer.first)
+    for agent in agents:
+        await answered(lambda agent=agent: agent.order.confirm_head(60))  # type: ignore[misc]
+        assert agent.stopped is None
+        applied = [
+            answer.first
+            for entry in agent.applied
+            for answer in entry.outcome.answers
+            if isinstance(answer, ProducerIds)
+        ]
+        assert sorted(applied) == sorted(acked)
+        await agent.close()

@@ -48,79 +48,64 @@ async def appended(rig: Rig, count: int = 5) -> PartitionKey:
 EXPECTED = [(number, b"%d" % number) for number in range(5)]
 
 
-def test_a_read_past_the_tail_cache_waits_for_the_database(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        key = await appended(rig)
-        rig.forget_memory()
-        assert rig.log.read(key, 0, 1000, may_load=False) is None
-        found = rig.log.read(key, 0, 1000)
-        assert isinstance(found, Missing)
-        assert rig.log.read(key, 2, 1000) == found, "one flush for all"
-        assert await rig.read_all(key) == EXPECTED
-        assert not rig.log._queries.is_behind
-
-    run_rig(tmp_path, test)
+async def test_a_read_past_the_tail_cache_waits_for_the_database(rig: Rig) -> None:
+    key = await appended(rig)
+    rig.forget_memory()
+    assert rig.log.read(key, 0, 1000, may_load=False) is None
+    found = rig.log.read(key, 0, 1000)
+    assert isinstance(found, Missing)
+    assert rig.log.read(key, 2, 1000) == found, "one flush for all"
+    assert await rig.read_all(key) == EXPECTED
+    assert not rig.log._queries.is_behind
 
 
-def test_a_look_up_by_time_finds_the_newest_record(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        for number in range(4):
-            await rig.append(key, b"x", timestamp=NOW + 1000 * number)
-            assert await rig.log.offset_for_time(key, NOW + 1000 * number) == (
-                number,
-                NOW + 1000 * number,
-            )
-            await rig.append(key, b"x", timestamp=NOW)
-            found = await rig.log.offset_of_max_timestamp(key)
-            assert found == (2 * number, NOW + 1000 * number)
-            break
-        await rig.log.let_queries_find()
-        assert rig.log.partition_bytes([key])[key] > 0
-
-    run_rig(tmp_path, test)
+async def test_a_look_up_by_time_finds_the_newest_record(rig: Rig) -> None:
+    (key,) = await rig.topic("t")
+    for number in range(4):
+        await rig.append(key, b"x", timestamp=NOW + 1000 * number)
+        assert await rig.log.offset_for_time(key, NOW + 1000 * number) == (
+            number,
+            NOW + 1000 * number,
+        )
+        await rig.append(key, b"x", timestamp=NOW)
+        found = await rig.log.offset_of_max_timestamp(key)
+        assert found == (2 * number, NOW + 1000 * number)
+        break
+    await rig.log.let_queries_find()
+    assert rig.log.partition_bytes([key])[key] > 0
 
 
-def test_an_upload_moves_what_the_database_lacks(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        key = await appended(rig)
-        await rig.drain()
-        assert [run.generation for run in rig.queries().runs_from(key, 0, limit=9)] == [0]
-        rig.forget_memory()
-        assert await rig.read_all(key) == EXPECTED
-
-    run_rig(tmp_path, test)
+async def test_an_upload_moves_what_the_database_lacks(rig: Rig) -> None:
+    key = await appended(rig)
+    await rig.drain()
+    assert [run.generation for run in rig.queries().runs_from(key, 0, limit=9)] == [0]
+    rig.forget_memory()
+    assert await rig.read_all(key) == EXPECTED
 
 
-def test_whoever_waited_for_a_command_finds_it_in_the_database(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        await appended(rig)
-        await rig.topic("u")
-        assert not rig.log._queries.is_behind
-        assert len(rig.queries().topic_rows()) == 2
-
-    run_rig(tmp_path, test)
+async def test_whoever_waited_for_a_command_finds_it_in_the_database(rig: Rig) -> None:
+    await appended(rig)
+    await rig.topic("u")
+    assert not rig.log._queries.is_behind
+    assert len(rig.queries().topic_rows()) == 2
 
 
-def test_a_database_that_finds_no_space_is_caught_up_later(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        key = await appended(rig)
-        connection = rig.journal._replica._connection
-        (pages,) = connection.execute("PRAGMA page_count").fetchone()
-        connection.execute(f"PRAGMA max_page_count = {pages}").fetchall()
-        with pytest.raises(StorageFullError):
-            for number in range(2000):
-                await rig.append(key, b"more %d" % number)
-                if number % 100 == 0:
-                    await rig.log.let_queries_find()
-        end = rig.log.high_watermark(key)
-        connection.execute("PRAGMA max_page_count = 1000000").fetchall()
-        await rig.log.let_queries_find()
-        assert not rig.log._queries.is_behind
-        rig.forget_memory()
-        assert len(await rig.read_all(key)) == end
-
-    run_rig(tmp_path, test)
+async def test_a_database_that_finds_no_space_is_caught_up_later(rig: Rig) -> None:
+    key = await appended(rig)
+    connection = rig.journal._replica._connection
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages}").fetchall()
+    with pytest.raises(StorageFullError):
+        for number in range(2000):
+            await rig.append(key, b"more %d" % number)
+            if number % 100 == 0:
+                await rig.log.let_queries_find()
+    end = rig.log.high_watermark(key)
+    connection.execute("PRAGMA max_page_count = 1000000").fetchall()
+    await rig.log.let_queries_find()
+    assert not rig.log._queries.is_behind
+    rig.forget_memory()
+    assert len(await rig.read_all(key)) == end
 
 
 def crashed(folder: Path) -> Path:
@@ -241,17 +226,14 @@ class CaughtUpMeanwhile:
 
 
 @pytest.mark.parametrize("read", [LogReader.read, LogReader.read_parts])
-def test_what_a_commit_brings_during_a_look_is_looked_for_again(
-    read: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_what_a_commit_brings_during_a_look_is_looked_for_again(
+    rig: Rig, read: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t", 1)
-        reader, behind = rig.log.reader, CaughtUpMeanwhile()
-        monkeypatch.setattr(reader, "_queries", behind)
-        monkeypatch.setattr(reader, "_behind", behind)
-        found = read(reader, key, 0, 1 << 20)
-        assert isinstance(found, Missing)
-        await found.load
-        assert behind.flushed
-
-    run_rig(tmp_path, test)
+    (key,) = await rig.topic("t", 1)
+    reader, behind = rig.log.reader, CaughtUpMeanwhile()
+    monkeypatch.setattr(reader, "_queries", behind)
+    monkeypatch.setattr(reader, "_behind", behind)
+    found = read(reader, key, 0, 1 << 20)
+    assert isinstance(found, Missing)
+    await found.load
+    assert behind.flushed

@@ -43,53 +43,45 @@ def test_a_topic_is_stored_in_objects_and_read_like_any_other(tmp_path: Path) ->
     run_rig(tmp_path, read_again)
 
 
-def test_without_the_store_objects_are_refused_and_their_producers_go_on_without_a_gap(
-    tmp_path: Path,
+@pytest.mark.options(flush_interval_ms=5)
+async def test_without_the_store_objects_are_refused_and_their_producers_go_on_without_a_gap(
+    rig: Rig,
 ) -> None:
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("o", penstock_durability="object")
-        put = rig.store.put
+    (key,) = await rig.topic("o", penstock_durability="object")
+    put = rig.store.put
 
-        async def refuse(name: str, parts: object, *, if_absent: bool = False) -> None:
-            raise RetryableError("put", name, "the store is away")
+    async def refuse(name: str, parts: object, *, if_absent: bool = False) -> None:
+        raise RetryableError("put", name, "the store is away")
 
-        rig.log.objects._store_wait_s = 0.2
-        rig.store.put = refuse  # type: ignore[method-assign]
-        for sequence in (0, 1):
-            with pytest.raises(RetryableError):
-                await rig.append(key, b"x", producer=(7, 0, sequence))
-        rig.store.put = put  # type: ignore[method-assign]
-        with pytest.raises(RetryableError, match="earlier batch"):
-            await rig.append(key, b"1", producer=(7, 0, 1))
-        for sequence in (0, 1):
-            append = await rig.append(key, b"%d" % sequence, producer=(7, 0, sequence))
-            assert append.base_offset == sequence
-
-    run_rig(tmp_path, test, flush_interval_ms=5)
+    rig.log.objects._store_wait_s = 0.2
+    rig.store.put = refuse  # type: ignore[method-assign]
+    for sequence in (0, 1):
+        with pytest.raises(RetryableError):
+            await rig.append(key, b"x", producer=(7, 0, sequence))
+    rig.store.put = put  # type: ignore[method-assign]
+    with pytest.raises(RetryableError, match="earlier batch"):
+        await rig.append(key, b"1", producer=(7, 0, 1))
+    for sequence in (0, 1):
+        append = await rig.append(key, b"%d" % sequence, producer=(7, 0, sequence))
+        assert append.base_offset == sequence
 
 
-def test_a_topic_goes_over_to_objects_and_back(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        topic = rig.view.topic("t")
-        assert topic is not None
-        expected = 0
-        for durability in ("wal", "object", "wal", "object"):
-            await rig.log.commit(
-                [
-                    AlterTopicConfigs(
-                        topic_id=topic.topic_id, set={"penstock.durability": durability}
-                    )
-                ]
-            )
-            for _ in range(3):
-                append = await rig.append(key, b"%d" % expected, producer=(7, 0, expected))
-                assert append.base_offset == expected
-                expected += 1
-        rig.forget_memory()
-        assert await rig.read_all(key) == [(n, b"%d" % n) for n in range(expected)]
-        await rig.drain()
-        rig.forget_memory()
-        assert await rig.read_all(key) == [(n, b"%d" % n) for n in range(expected)]
-
-    run_rig(tmp_path, test, flush_interval_ms=5)
+@pytest.mark.options(flush_interval_ms=5)
+async def test_a_topic_goes_over_to_objects_and_back(rig: Rig) -> None:
+    (key,) = await rig.topic("t")
+    topic = rig.view.topic("t")
+    assert topic is not None
+    expected = 0
+    for durability in ("wal", "object", "wal", "object"):
+        await rig.log.commit(
+            [AlterTopicConfigs(topic_id=topic.topic_id, set={"penstock.durability": durability})]
+        )
+        for _ in range(3):
+            append = await rig.append(key, b"%d" % expected, producer=(7, 0, expected))
+            assert append.base_offset == expected
+            expected += 1
+    rig.forget_memory()
+    assert await rig.read_all(key) == [(n, b"%d" % n) for n in range(expected)]
+    await rig.drain()
+    rig.forget_memory()
+    assert await rig.read_all(key) == [(n, b"%d" % n) for n in range(expected)]

@@ -63,86 +63,73 @@ def test_its_number_is_skipped(
 
 
 @pytest.mark.parametrize("options", [OBJECT, WAL], ids=["object", "wal"])
-def test_a_put_whose_answer_was_lost_is_its_own(tmp_path: Path, options: dict[str, Any]) -> None:
-    async def test(cluster: Cluster) -> None:
-        agent = await cluster.agent(1, **options)
-        (key,) = await agent.topic("t")
-        lost: list[str] = []
+async def test_a_put_whose_answer_was_lost_is_its_own(
+    cluster: Cluster, options: dict[str, Any]
+) -> None:
+    agent = await cluster.agent(1, **options)
+    (key,) = await agent.topic("t")
+    lost: list[str] = []
 
-        async def lose(name: str) -> None:
-            if not lost:
-                lost.append(name)
-                raise RetryableError("put", name, "the reply was lost")
+    async def lose(name: str) -> None:
+        if not lost:
+            lost.append(name)
+            raise RetryableError("put", name, "the reply was lost")
 
-        cluster.store.after_put = lose
-        assert await agent.append(key, b"x") == (BatchStatus.STORED, 0)
-        await passing(10)
-        assert lost
-        assert not agent.log.numbers.foreign
-        if not options:
-            assert [row.key for row in agent.queries.objects("", 9)] == lost
-
-    run_cluster(tmp_path, test)
-
-
-def test_an_embedded_servers_segments_are_put_once(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        first = object_key(agent=rig.journal.agent_id, epoch=rig.journal.epoch, n=1)
-        await rig.store.put(first, [b"foreign"])
-        await rig.append(key, b"x")
-        await rig.drain()
-        assert bytes(await rig.store.get_range(first, 0, 7)) == b"foreign"
-        (run,) = rig.queries().runs_from(key, 0, limit=9)
-        assert run.object_key == object_key(
-            agent=rig.journal.agent_id, epoch=rig.journal.epoch, n=2
-        )
-
-    run_rig(tmp_path, test)
+    cluster.store.after_put = lose
+    assert await agent.append(key, b"x") == (BatchStatus.STORED, 0)
+    await passing(10)
+    assert lost
+    assert not agent.log.numbers.foreign
+    if not options:
+        assert [row.key for row in agent.queries.objects("", 9)] == lost
 
 
-def test_a_stretch_is_never_overwritten_by_other_rows(tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
-        agent = await cluster.agent(1)
-        await write(agent)
-        archive = archive_of(cluster)
-        rows = cluster.journal.rows()
-        name = await archive.put_stretch(rows)
-        before = dict(cluster.store.objects)
-        assert await archive.put_stretch(rows) == name
-        other = [*rows[:-1], JournalRow(rows[-1].position, rows[-1].stamp_ms, b"another row")]
-        with pytest.raises(
-            ConflictError, match=rf"another row at position {rows[-1].position}: .* 11 bytes"
-        ):
-            await archive.put_stretch(other)
-        assert cluster.store.objects == before
-        assert await archive.read_stretch(name) == rows
-
-    run_cluster(tmp_path, test)
+async def test_an_embedded_servers_segments_are_put_once(rig: Rig) -> None:
+    (key,) = await rig.topic("t")
+    first = object_key(agent=rig.journal.agent_id, epoch=rig.journal.epoch, n=1)
+    await rig.store.put(first, [b"foreign"])
+    await rig.append(key, b"x")
+    await rig.drain()
+    assert bytes(await rig.store.get_range(first, 0, 7)) == b"foreign"
+    (run,) = rig.queries().runs_from(key, 0, limit=9)
+    assert run.object_key == object_key(agent=rig.journal.agent_id, epoch=rig.journal.epoch, n=2)
 
 
-def test_a_snapshot_is_put_once(tmp_path: Path) -> None:
+async def test_a_stretch_is_never_overwritten_by_other_rows(cluster: Cluster) -> None:
+    agent = await cluster.agent(1)
+    await write(agent)
+    archive = archive_of(cluster)
+    rows = cluster.journal.rows()
+    name = await archive.put_stretch(rows)
+    before = dict(cluster.store.objects)
+    assert await archive.put_stretch(rows) == name
+    other = [*rows[:-1], JournalRow(rows[-1].position, rows[-1].stamp_ms, b"another row")]
+    with pytest.raises(
+        ConflictError, match=rf"another row at position {rows[-1].position}: .* 11 bytes"
+    ):
+        await archive.put_stretch(other)
+    assert cluster.store.objects == before
+    assert await archive.read_stretch(name) == rows
+
+
+async def test_a_snapshot_is_put_once(cluster: Cluster) -> None:
     """Of the same state: the bytes of its file may differ."""
-
-    async def test(cluster: Cluster) -> None:
-        agent = await cluster.agent(1)
-        await write(agent)
-        agent.pause_heartbeats()
-        await passing(2)
-        one, two = archiver_of(agent), archiver_of(agent)
-        await one.snapshot()
-        (name,) = keys(cluster, "archive/snapshots/")
-        puts = cluster.store.puts.count(name)
-        await two.snapshot()
-        assert keys(cluster, "archive/snapshots/") == [name]
-        assert cluster.store.puts.count(name) == puts == 1
-        # A damaged one is replaced.
-        data, modified_ms = cluster.store.objects[name]
-        cluster.store.objects[name] = (data[:-1] + bytes([data[-1] ^ 1]), modified_ms)
-        await archiver_of(agent).snapshot()
-        assert cluster.store.objects[name][0] == data
-
-    run_cluster(tmp_path, test)
+    agent = await cluster.agent(1)
+    await write(agent)
+    agent.pause_heartbeats()
+    await passing(2)
+    one, two = archiver_of(agent), archiver_of(agent)
+    await one.snapshot()
+    (name,) = keys(cluster, "archive/snapshots/")
+    puts = cluster.store.puts.count(name)
+    await two.snapshot()
+    assert keys(cluster, "archive/snapshots/") == [name]
+    assert cluster.store.puts.count(name) == puts == 1
+    # A damaged one is replaced.
+    data, modified_ms = cluster.store.objects[name]
+    cluster.store.objects[name] = (data[:-1] + bytes([data[-1] ^ 1]), modified_ms)
+    await archiver_of(agent).snapshot()
+    assert cluster.store.objects[name][0] == data
 
 
 def test_an_embedded_servers_snapshot_is_not_overwritten_by_another_state(tmp_path: Path) -> None:

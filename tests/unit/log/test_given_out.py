@@ -19,7 +19,7 @@ from penstock.state.rows import LostReason
 from penstock.testing.clock import ManualClock
 from support.archives import archiver_of
 from support.backups import copy_to, memory_store, restore_to
-from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
+from support.cluster_rig import Cluster, ClusterAgent, passing
 from support.log_rig import NOW, Rig, run_rig
 from support.restored_clusters import URL, another_cluster, kill, restored
 
@@ -101,90 +101,79 @@ def test_of_a_backup(tmp_path: Path) -> None:
     none_is_shared(*logs.values())
 
 
-def test_of_a_moment_of_a_cluster(tmp_path: Path) -> None:
+async def test_of_a_moment_of_a_cluster(cluster: Cluster) -> None:
     async def live(agent: ClusterAgent, into: GivenOut) -> None:
         await note(into, agent.log, agent.log._view, lambda: agent.queries, agent.topic, "after")
         into.add("epoch", agent.order.epoch)
         (answer,) = await agent.log.commit([ClaimWal(wal_id=agent.cluster.random.token_bytes(16))])
         into.add("WAL key", answer.wal_key)
 
-    async def test(cluster: Cluster) -> None:
-        agent = await cluster.agent(1)
-        (key,) = await agent.topic("t")
-        await agent.append(key, b"x")
-        archiver = archiver_of(agent)
-        await archiver.snapshot()
-        moment = Moment(position=agent.order.position)
-        logs = [GivenOut()]
-        await live(agent, logs[0])
-        await agent.append(key, b"y")
-        await archiver.run_once()
-        await kill(cluster)
-        for number in range(2):
-            now_ms = cluster.clock.now_ms() + 1_000 * number
-            state = await restored(cluster, moment, name=f"r{number}", now_ms=now_ms)
-            other = await another_cluster(cluster, state, f"new{number}")
-            # No two clusters have the same random numbers, save where a test says so.
-            other.random = type(cluster.random)(100 + number)
-            store = OriginStore(other.store, {origin_digest(URL): cluster.store})
-            again = await other.agent(1, store=store)
-            logs.append(GivenOut())
-            await live(again, logs[-1])
-        none_is_shared(*logs)
-
-    run_cluster(tmp_path, test)
+    agent = await cluster.agent(1)
+    (key,) = await agent.topic("t")
+    await agent.append(key, b"x")
+    archiver = archiver_of(agent)
+    await archiver.snapshot()
+    moment = Moment(position=agent.order.position)
+    logs = [GivenOut()]
+    await live(agent, logs[0])
+    await agent.append(key, b"y")
+    await archiver.run_once()
+    await kill(cluster)
+    for number in range(2):
+        now_ms = cluster.clock.now_ms() + 1_000 * number
+        state = await restored(cluster, moment, name=f"r{number}", now_ms=now_ms)
+        other = await another_cluster(cluster, state, f"new{number}")
+        # No two clusters have the same random numbers, save where a test says so.
+        other.random = type(cluster.random)(100 + number)
+        store = OriginStore(other.store, {origin_digest(URL): cluster.store})
+        again = await other.agent(1, store=store)
+        logs.append(GivenOut())
+        await live(again, logs[-1])
+    none_is_shared(*logs)
 
 
-def test_a_new_producer_of_a_restored_log_is_not_taken_for_one_that_goes_on(
-    tmp_path: Path,
+async def test_a_new_producer_of_a_restored_log_is_not_taken_for_one_that_goes_on(
+    cluster: Cluster,
 ) -> None:
     """The one that goes on got its id of the parent after the moment: the log doesn't know it."""
-
-    async def test(cluster: Cluster) -> None:
-        agent = await cluster.agent(1)
-        (key,) = await agent.topic("t")
-        await agent.append(key, b"x")
-        await archiver_of(agent).snapshot()
-        moment = Moment(position=agent.order.position)
-        old_id, _ = await agent.log.allocate_producer_id()
-        await agent.append(key, b"A0", producer=(old_id, 0, 0))
-        await kill(cluster)
-        other = await another_cluster(cluster, await restored(cluster, moment), "new")
-        again = await other.agent(1)
-        for sequence in range(3):
-            await again.append(key, b"A%d" % sequence, producer=(old_id, 0, sequence))
-        new_id, _ = await again.log.allocate_producer_id()
-        answer = await again.append(key, b"B0", producer=(new_id, 0, 0))
-        assert answer == (BatchStatus.STORED, 4)
-
-    run_cluster(tmp_path, test)
+    agent = await cluster.agent(1)
+    (key,) = await agent.topic("t")
+    await agent.append(key, b"x")
+    await archiver_of(agent).snapshot()
+    moment = Moment(position=agent.order.position)
+    old_id, _ = await agent.log.allocate_producer_id()
+    await agent.append(key, b"A0", producer=(old_id, 0, 0))
+    await kill(cluster)
+    other = await another_cluster(cluster, await restored(cluster, moment), "new")
+    again = await other.agent(1)
+    for sequence in range(3):
+        await again.append(key, b"A%d" % sequence, producer=(old_id, 0, sequence))
+    new_id, _ = await again.log.allocate_producer_id()
+    answer = await again.append(key, b"B0", producer=(new_id, 0, 0))
+    assert answer == (BatchStatus.STORED, 4)
 
 
-def test_an_epoch_of_a_lost_history_is_not_opened_again(tmp_path: Path) -> None:
+async def test_an_epoch_of_a_lost_history_is_not_opened_again(cluster: Cluster) -> None:
     """The database failed over to a standby without the last rows. What the agent put in the epoch
     that they opened lies in the bucket, and its replica and archive may hold it."""
-
-    async def test(cluster: Cluster) -> None:
-        agent = await cluster.agent(1)
-        (key,) = await agent.topic("t")
-        await agent.close()
-        position = cluster.journal.head
-        await passing(5)
-        lost = await cluster.agent(1)
-        await lost.append(key, b"acknowledged and lost")
-        kept = dict(cluster.store.objects)
-        assert kept
-        await lost.close(0)
-        cluster.journal.come_back_older(position)
-        await passing(5)
-        cluster.agents.clear()
-        again = await cluster.agent(1, fresh=True)
-        assert again.order.epoch > lost.order.epoch
-        await again.append(key, b"after it")
-        assert {name: cluster.store.objects[name] for name in kept} == kept
-        assert len(cluster.store.objects) == 2 * len(kept)
-
-    run_cluster(tmp_path, test)
+    agent = await cluster.agent(1)
+    (key,) = await agent.topic("t")
+    await agent.close()
+    position = cluster.journal.head
+    await passing(5)
+    lost = await cluster.agent(1)
+    await lost.append(key, b"acknowledged and lost")
+    kept = dict(cluster.store.objects)
+    assert kept
+    await lost.close(0)
+    cluster.journal.come_back_older(position)
+    await passing(5)
+    cluster.agents.clear()
+    again = await cluster.agent(1, fresh=True)
+    assert again.order.epoch > lost.order.epoch
+    await again.append(key, b"after it")
+    assert {name: cluster.store.objects[name] for name in kept} == kept
+    assert len(cluster.store.objects) == 2 * len(kept)
 
 
 def test_an_embedded_servers_epoch_is_its_clocks(tmp_path: Path) -> None:
@@ -200,15 +189,11 @@ def test_an_embedded_servers_epoch_is_its_clocks(tmp_path: Path) -> None:
     assert epochs == [first, first + 1, first + 90, first + 91]
 
 
-def test_a_block_of_producer_ids_is_dropped_when_rows_were_lost(tmp_path: Path) -> None:
+async def test_a_block_of_producer_ids_is_dropped_when_rows_were_lost(cluster: Cluster) -> None:
     """An agent that had applied none of the lost rows goes on: it was given the same block."""
-
-    async def test(cluster: Cluster) -> None:
-        agent = await cluster.agent(1)
-        lost_id, _ = await agent.log.allocate_producer_id()
-        noted = NoteLostHistory(start=1, end=9, stamp_ms=1, crc=1, reason=LostReason.REPLICA)
-        await agent.log.commit([noted])
-        new_id, _ = await agent.log.allocate_producer_id()
-        assert new_id >= lost_id + (1 << 32)
-
-    run_cluster(tmp_path, test)
+    agent = await cluster.agent(1)
+    lost_id, _ = await agent.log.allocate_producer_id()
+    noted = NoteLostHistory(start=1, end=9, stamp_ms=1, crc=1, reason=LostReason.REPLICA)
+    await agent.log.commit([noted])
+    new_id, _ = await agent.log.allocate_producer_id()
+    assert new_id >= lost_id + (1 << 32)

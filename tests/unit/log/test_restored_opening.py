@@ -72,54 +72,45 @@ def topics_in(path: Path) -> list[str]:
         queries.close()
 
 
-def test_what_no_listing_shows_is_found_by_its_key(tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
-        other, store, state = await restored_cluster(cluster)
-        assert [info.key async for info in store.list("")] == []
-        path = other.folder / "a.sqlite"
-        order = await open_order(other, path)
-        assert order.digest() == (1, state.info.digest)
-        await order.close()
-        assert "t" in topics_in(path)
-
-    run_cluster(tmp_path, test)
+async def test_what_no_listing_shows_is_found_by_its_key(cluster: Cluster) -> None:
+    other, store, state = await restored_cluster(cluster)
+    assert [info.key async for info in store.list("")] == []
+    path = other.folder / "a.sqlite"
+    order = await open_order(other, path)
+    assert order.digest() == (1, state.info.digest)
+    await order.close()
+    assert "t" in topics_in(path)
 
 
-def test_without_it_the_start_waits_and_nothing_is_made(tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
-        other, store, state = await restored_cluster(cluster)
-        key = state.beginning.snapshot.key
-        put = store.objects.pop(key)
-        path = other.folder / "a.sqlite"
-        for _ in range(2):
-            with pytest.raises(RetryableError, match=f"bootstrap {key}.*does not hold"):
-                await open_order(other, path)
-            assert not path.exists()
-        assert other.journal.head == 1, "nothing was journaled"
-        store.objects[key] = put
-        order = await open_order(other, path)
-        assert order.digest() == (1, state.info.digest)
-        await order.close()
-
-    run_cluster(tmp_path, test)
+async def test_without_it_the_start_waits_and_nothing_is_made(cluster: Cluster) -> None:
+    other, store, state = await restored_cluster(cluster)
+    key = state.beginning.snapshot.key
+    put = store.objects.pop(key)
+    path = other.folder / "a.sqlite"
+    for _ in range(2):
+        with pytest.raises(RetryableError, match=f"bootstrap {key}.*does not hold"):
+            await open_order(other, path)
+        assert not path.exists()
+    assert other.journal.head == 1, "nothing was journaled"
+    store.objects[key] = put
+    order = await open_order(other, path)
+    assert order.digest() == (1, state.info.digest)
+    await order.close()
 
 
-def test_a_later_snapshot_that_is_listed_does_as_well(tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
-        other, store, state = await restored_cluster(cluster)
-        await open_first(other)
-        agent = await other.agent(1)
-        await write(agent, topic="later")
-        agent.pause_heartbeats()
-        archiver = archiver_of(agent)
-        await archiver.snapshot()
-        del store.objects[state.beginning.snapshot.key]
-        path = other.folder / "b.sqlite"
-        order = await open_order(other, path)
-        assert order.digest() == agent.order.digest()
-        await order.close()
-
-    run_cluster(tmp_path, test)
+async def test_a_later_snapshot_that_is_listed_does_as_well(cluster: Cluster) -> None:
+    other, store, state = await restored_cluster(cluster)
+    await open_first(other)
+    agent = await other.agent(1)
+    await write(agent, topic="later")
+    agent.pause_heartbeats()
+    archiver = archiver_of(agent)
+    await archiver.snapshot()
+    del store.objects[state.beginning.snapshot.key]
+    path = other.folder / "b.sqlite"
+    order = await open_order(other, path)
+    assert order.digest() == agent.order.digest()
+    await order.close()
 
 
 async def open_first(cluster: Cluster) -> None:
@@ -130,19 +121,15 @@ async def open_first(cluster: Cluster) -> None:
     await order.close()
 
 
-def test_an_agent_that_stands_at_nothing_begins_again(tmp_path: Path) -> None:
+async def test_an_agent_that_stands_at_nothing_begins_again(cluster: Cluster) -> None:
     """An empty replica (a start that was cut) must not read on past the row."""
-
-    async def test(cluster: Cluster) -> None:
-        other, _, state = await restored_cluster(cluster)
-        path = other.folder / "a.sqlite"
-        Replica.open(path, LogMachine(), fsync=False, keeps_journal=False).close()
-        order = await open_order(other, path)
-        assert order.digest() == (1, state.info.digest)
-        await order.close()
-        assert list(other.folder.glob("lost-*")) == [], "it was of no lost history"
-
-    run_cluster(tmp_path, test)
+    other, _, state = await restored_cluster(cluster)
+    path = other.folder / "a.sqlite"
+    Replica.open(path, LogMachine(), fsync=False, keeps_journal=False).close()
+    order = await open_order(other, path)
+    assert order.digest() == (1, state.info.digest)
+    await order.close()
+    assert list(other.folder.glob("lost-*")) == [], "it was of no lost history"
 
 
 def other_than(digest: bytes) -> bytes:
@@ -150,53 +137,45 @@ def other_than(digest: bytes) -> bytes:
     return digest[:-1] + bytes([digest[-1] ^ 1])
 
 
-def test_another_state_under_the_key_is_refused(tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
-        # The key has the digest's first half alone.
-        other, _, _ = await restored_cluster(
-            cluster, of=lambda right: replace(right, digest=other_than(right.digest))
-        )
-        path = other.folder / "a.sqlite"
-        with pytest.raises(CorruptDataError, match="the journal begins with that of"):
-            await open_order(other, path)
-        assert not path.exists()
-
-    run_cluster(tmp_path, test)
+async def test_another_state_under_the_key_is_refused(cluster: Cluster) -> None:
+    # The key has the digest's first half alone.
+    other, _, _ = await restored_cluster(
+        cluster, of=lambda right: replace(right, digest=other_than(right.digest))
+    )
+    path = other.folder / "a.sqlite"
+    with pytest.raises(CorruptDataError, match="the journal begins with that of"):
+        await open_order(other, path)
+    assert not path.exists()
 
 
-def test_tables_of_two_journals_are_not_mixed(tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
-        other, _, _ = await restored_cluster(
-            cluster, of=lambda right: replace(right, cluster_id="another-cluster-000001")
-        )
-        with pytest.raises(InvalidRequestError, match="of cluster another-cluster-000001"):
-            await open_order(other, other.folder / "a.sqlite")
-
-    run_cluster(tmp_path, test)
+async def test_tables_of_two_journals_are_not_mixed(cluster: Cluster) -> None:
+    other, _, _ = await restored_cluster(
+        cluster, of=lambda right: replace(right, cluster_id="another-cluster-000001")
+    )
+    with pytest.raises(InvalidRequestError, match="of cluster another-cluster-000001"):
+        await open_order(other, other.folder / "a.sqlite")
 
 
-def test_a_cluster_that_an_older_release_restored_is_opened_as_ever(tmp_path: Path) -> None:
+async def test_a_cluster_that_an_older_release_restored_is_opened_as_ever(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     """Its state lies at position 0, and nothing in its journal says so."""
-
-    async def test(cluster: Cluster) -> None:
-        await history_of(cluster)
-        await kill(cluster)
-        state = await restored(cluster, Moment())
-        other = empty_cluster(cluster, state.cluster_id, "other")
-        snapshot = tmp_path / "at-0.sqlite"
-        info = at_position_0(state.snapshot, snapshot)
-        await archive_of(other).put_snapshot(snapshot, info)
-        await open_first(other)
-        agent = await other.agent(1)
-        assert "t" in {name for _, _, name, _, _ in agent.queries.topic_rows()}
-        await write(agent, topic="later")
-        path = other.folder / "b.sqlite"
-        order = await open_order(other, path)
-        assert order.position >= agent.order.position
-        await order.close()
-        assert {"t", "later"} <= set(topics_in(path))
-
-    run_cluster(tmp_path, test)
+    await history_of(cluster)
+    await kill(cluster)
+    state = await restored(cluster, Moment())
+    other = empty_cluster(cluster, state.cluster_id, "other")
+    snapshot = tmp_path / "at-0.sqlite"
+    info = at_position_0(state.snapshot, snapshot)
+    await archive_of(other).put_snapshot(snapshot, info)
+    await open_first(other)
+    agent = await other.agent(1)
+    assert "t" in {name for _, _, name, _, _ in agent.queries.topic_rows()}
+    await write(agent, topic="later")
+    path = other.folder / "b.sqlite"
+    order = await open_order(other, path)
+    assert order.position >= agent.order.position
+    await order.close()
+    assert {"t", "later"} <= set(topics_in(path))
 
 
 def at_position_0(snapshot: Path, target: Path) -> SnapshotInfo:
@@ -208,23 +187,21 @@ def at_position_0(snapshot: Path, target: Path) -> SnapshotInfo:
     return write_snapshot(database, target)
 
 
-def test_the_archive_of_a_restored_cluster_begins_after_its_beginning(tmp_path: Path) -> None:
+async def test_the_archive_of_a_restored_cluster_begins_after_its_beginning(
+    cluster: Cluster,
+) -> None:
     """Also where the archiver sees no snapshot; and what it archives is compared with the named
     one and the rows since."""
-
-    async def test(cluster: Cluster) -> None:
-        other, store, _ = await restored_cluster(cluster)
-        await open_first(other)
-        agent = await other.agent(1)
-        await write(agent, topic="later")
-        archiver = archiver_of(agent)
-        await archiver.snapshot()
-        assert (archiver.refused_count, archiver.uncompared_count) == (0, 0)
-        first = min(key for key in store.objects if key.startswith(JOURNAL_PREFIX))
-        assert int(first.removeprefix(JOURNAL_PREFIX)[:20]) == 2
-        assert len(keys(other, SNAPSHOTS_PREFIX)) == 2
-
-    run_cluster(tmp_path, test)
+    other, store, _ = await restored_cluster(cluster)
+    await open_first(other)
+    agent = await other.agent(1)
+    await write(agent, topic="later")
+    archiver = archiver_of(agent)
+    await archiver.snapshot()
+    assert (archiver.refused_count, archiver.uncompared_count) == (0, 0)
+    first = min(key for key in store.objects if key.startswith(JOURNAL_PREFIX))
+    assert int(first.removeprefix(JOURNAL_PREFIX)[:20]) == 2
+    assert len(keys(other, SNAPSHOTS_PREFIX)) == 2
 
 
 async def leave_behind(cluster: Cluster, parent: Cluster, *, above: str) -> str:
@@ -282,23 +259,22 @@ def test_the_state_that_a_killed_restore_left_there_is_passed_over(
     assert "a restore of cluster killed-cluster-000001 has left it" in caplog.text
 
 
-def test_a_restore_of_the_restored_never_begins_with_nothing(tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
-        other, store, state = await restored_cluster(cluster)
-        await open_first(other)
-        agent = await other.agent(1)
-        await write(agent, topic="later")
-        archiver = archiver_of(agent)
-        await archiver.run_once()
-        await kill(other)
-        store.hidden = frozenset(keys(other, SNAPSHOTS_PREFIX))
-        with pytest.raises(NotFoundError, match="no archive from that moment or before"):
-            await restore_again(cluster, other, tmp_path / "again")
-        store.hidden = frozenset()
-        again = await restore_again(cluster, other, tmp_path / "again2")
-        assert again.parent_cluster_id == state.cluster_id
-
-    run_cluster(tmp_path, test)
+async def test_a_restore_of_the_restored_never_begins_with_nothing(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    other, store, state = await restored_cluster(cluster)
+    await open_first(other)
+    agent = await other.agent(1)
+    await write(agent, topic="later")
+    archiver = archiver_of(agent)
+    await archiver.run_once()
+    await kill(other)
+    store.hidden = frozenset(keys(other, SNAPSHOTS_PREFIX))
+    with pytest.raises(NotFoundError, match="no archive from that moment or before"):
+        await restore_again(cluster, other, tmp_path / "again")
+    store.hidden = frozenset()
+    again = await restore_again(cluster, other, tmp_path / "again2")
+    assert again.parent_cluster_id == state.cluster_id
 
 
 async def restore_again(cluster: Cluster, parent: Cluster, scratch: Path) -> RestoredState:

@@ -43,38 +43,34 @@ async def write(rig: Rig, key: PartitionKey, count: int) -> None:
         await rig.append(key, b"%d" % number)
 
 
-def test_a_snapshot_is_made_after_so_many_entries(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        await write(rig, key, 5)
-        await rig.upkeep.run_once()
-        assert await stored(rig) == []
-        await write(rig, key, 20)
-        await rig.upkeep.run_once()
-        assert await stored(rig) == [rig.journal.position]
-        await write(rig, key, 5)
-        await rig.upkeep.run_once()
-        assert len(await stored(rig)) == 1
-
-    run_rig(tmp_path, test, snapshot_entries=20, snapshot_interval_ms=1_000_000)
+@pytest.mark.options(snapshot_entries=20, snapshot_interval_ms=1000000)
+async def test_a_snapshot_is_made_after_so_many_entries(rig: Rig) -> None:
+    (key,) = await rig.topic("t")
+    await write(rig, key, 5)
+    await rig.upkeep.run_once()
+    assert await stored(rig) == []
+    await write(rig, key, 20)
+    await rig.upkeep.run_once()
+    assert await stored(rig) == [rig.journal.position]
+    await write(rig, key, 5)
+    await rig.upkeep.run_once()
+    assert len(await stored(rig)) == 1
 
 
-def test_a_snapshot_is_made_after_so_long_if_anything_happened(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        await rig.upkeep.run_once()
-        assert await stored(rig) == []
-        rig.clock.advance(61)
-        await rig.upkeep.run_once()
-        assert len(await stored(rig)) == 1
-        rig.clock.advance(1000)
-        await rig.upkeep.run_once()
-        assert len(await stored(rig)) == 1, "nothing happened"
-        await write(rig, key, 1)
-        await rig.upkeep.run_once()
-        assert len(await stored(rig)) == 2
-
-    run_rig(tmp_path, test, snapshot_interval_ms=60_000)
+@pytest.mark.options(snapshot_interval_ms=60000)
+async def test_a_snapshot_is_made_after_so_long_if_anything_happened(rig: Rig) -> None:
+    (key,) = await rig.topic("t")
+    await rig.upkeep.run_once()
+    assert await stored(rig) == []
+    rig.clock.advance(61)
+    await rig.upkeep.run_once()
+    assert len(await stored(rig)) == 1
+    rig.clock.advance(1000)
+    await rig.upkeep.run_once()
+    assert len(await stored(rig)) == 1, "nothing happened"
+    await write(rig, key, 1)
+    await rig.upkeep.run_once()
+    assert len(await stored(rig)) == 2
 
 
 def test_a_server_that_is_restarted_often_makes_snapshots_too(tmp_path: Path) -> None:
@@ -93,19 +89,16 @@ def test_a_server_that_is_restarted_often_makes_snapshots_too(tmp_path: Path) ->
     assert counts[-1] >= 1
 
 
-def test_the_journal_is_trimmed_behind_the_snapshot_before_the_last(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        positions = []
-        for _ in range(4):
-            await write(rig, key, 10)
-            positions.append((await rig.upkeep.snapshot()).position)
-            assert await stored(rig) == positions[-2:]
-            low, high = journal_bounds(rig)
-            assert high == rig.journal.position
-            assert low == (positions[-2] + 1 if len(positions) > 1 else 1)
-
-    run_rig(tmp_path, test)
+async def test_the_journal_is_trimmed_behind_the_snapshot_before_the_last(rig: Rig) -> None:
+    (key,) = await rig.topic("t")
+    positions = []
+    for _ in range(4):
+        await write(rig, key, 10)
+        positions.append((await rig.upkeep.snapshot()).position)
+        assert await stored(rig) == positions[-2:]
+        low, high = journal_bounds(rig)
+        assert high == rig.journal.position
+        assert low == (positions[-2] + 1 if len(positions) > 1 else 1)
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -152,26 +145,24 @@ def test_each_kept_snapshot_and_the_journals_tail_make_the_same_state(
     run_rig(tmp_path / "data", test)
 
 
-def test_a_snapshot_of_another_history_is_neither_counted_nor_deleted(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        await rig.store.put(snapshot_key(10**6), [b"of a journal that was restored since"])
-        await rig.store.put(SNAPSHOTS_PREFIX + "note.txt", [b"not ours"])
-        await write(rig, key, 20)
-        await rig.upkeep.run_once()
-        assert rig.journal.position in [
-            position
-            async for info in rig.store.list(SNAPSHOTS_PREFIX)
-            if (position := snapshot_position(info.key)) is not None
-        ]
-        for _ in range(3):
-            await write(rig, key, 1)
-            await rig.upkeep.snapshot()
-        keys = [info.key async for info in rig.store.list(SNAPSHOTS_PREFIX)]
-        assert len(keys) == 4
-        assert {snapshot_key(10**6), SNAPSHOTS_PREFIX + "note.txt"} <= set(keys)
-
-    run_rig(tmp_path, test, snapshot_entries=10)
+@pytest.mark.options(snapshot_entries=10)
+async def test_a_snapshot_of_another_history_is_neither_counted_nor_deleted(rig: Rig) -> None:
+    (key,) = await rig.topic("t")
+    await rig.store.put(snapshot_key(10**6), [b"of a journal that was restored since"])
+    await rig.store.put(SNAPSHOTS_PREFIX + "note.txt", [b"not ours"])
+    await write(rig, key, 20)
+    await rig.upkeep.run_once()
+    assert rig.journal.position in [
+        position
+        async for info in rig.store.list(SNAPSHOTS_PREFIX)
+        if (position := snapshot_position(info.key)) is not None
+    ]
+    for _ in range(3):
+        await write(rig, key, 1)
+        await rig.upkeep.snapshot()
+    keys = [info.key async for info in rig.store.list(SNAPSHOTS_PREFIX)]
+    assert len(keys) == 4
+    assert {snapshot_key(10**6), SNAPSHOTS_PREFIX + "note.txt"} <= set(keys)
 
 
 class Full:
@@ -185,45 +176,40 @@ class Full:
         raise StorageFullError("put", key, "no space")
 
 
-def test_a_snapshot_of_another_state_is_never_written_over(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        first = snapshot_key((await rig.upkeep.snapshot()).position)
-        other = bytes(await rig.store.get_range(first, 0, await rig.store.size(first)))
-        await write(rig, key, 3)
-        name = snapshot_key(rig.journal.position)
-        await rig.store.put(name, [other])
-        with pytest.raises(ConflictError, match="one of the state"):
-            await rig.upkeep.snapshot()
-        assert bytes(await rig.store.get_range(name, 0, await rig.store.size(name))) == other
-        await write(rig, key, 1)
+async def test_a_snapshot_of_another_state_is_never_written_over(rig: Rig) -> None:
+    (key,) = await rig.topic("t")
+    first = snapshot_key((await rig.upkeep.snapshot()).position)
+    other = bytes(await rig.store.get_range(first, 0, await rig.store.size(first)))
+    await write(rig, key, 3)
+    name = snapshot_key(rig.journal.position)
+    await rig.store.put(name, [other])
+    with pytest.raises(ConflictError, match="one of the state"):
         await rig.upkeep.snapshot()
+    assert bytes(await rig.store.get_range(name, 0, await rig.store.size(name))) == other
+    await write(rig, key, 1)
+    await rig.upkeep.snapshot()
 
-    run_rig(tmp_path, test)
 
-
-def test_a_snapshot_that_failed_trims_nothing_and_is_tried_again_after_a_while(
-    tmp_path: Path,
+@pytest.mark.options(snapshot_entries=10)
+async def test_a_snapshot_that_failed_trims_nothing_and_is_tried_again_after_a_while(
+    rig: Rig, tmp_path: Path
 ) -> None:
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
+    (key,) = await rig.topic("t")
+    await rig.upkeep.run_once()
+    full = Full()
+    real = rig.upkeep._store
+    rig.upkeep._store = full  # type: ignore[assignment]
+    await write(rig, key, 20)
+    with pytest.raises(StorageFullError):
         await rig.upkeep.run_once()
-        full = Full()
-        real = rig.upkeep._store
-        rig.upkeep._store = full  # type: ignore[assignment]
-        await write(rig, key, 20)
-        with pytest.raises(StorageFullError):
-            await rig.upkeep.run_once()
-        await rig.upkeep.run_once()
-        assert full.puts == 1, "not at once"
-        assert journal_bounds(rig) == (1, rig.journal.position)
-        assert not list((tmp_path / "scratch").iterdir())
-        rig.upkeep._store = real
-        rig.clock.advance(61)
-        await rig.upkeep.run_once()
-        assert await stored(rig) == [rig.journal.position]
-
-    run_rig(tmp_path, test, snapshot_entries=10)
+    await rig.upkeep.run_once()
+    assert full.puts == 1, "not at once"
+    assert journal_bounds(rig) == (1, rig.journal.position)
+    assert not list((tmp_path / "scratch").iterdir())
+    rig.upkeep._store = real
+    rig.clock.advance(61)
+    await rig.upkeep.run_once()
+    assert await stored(rig) == [rig.journal.position]
 
 
 class Due:

@@ -1,7 +1,7 @@
 """Retries end at the deadline, wait with jitter, and never turn one put into a conflict."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
 
 import pytest
@@ -52,33 +52,23 @@ class _Failing:
         yield ObjectInfo(key="", size_bytes=0, modified_ms=0)
 
 
-def _run(work: Awaitable[None]) -> None:
-    async def main() -> None:
-        await work
-
-    asyncio.run(main())
-
-
 def _retrying(store: ObjectStore, clock: ManualClock, deadline_s: float = 30.0) -> Retrying:
     return Retrying(
         store, clock=clock, random=SeededRandom(9), deadline_s=deadline_s, wait=clock.wait
     )
 
 
-def test_the_last_error_comes_out_before_the_deadline() -> None:
-    async def main() -> None:
-        clock = ManualClock()
-        failing = _Failing(RetryableError("get", "k", "503"))
-        with pytest.raises(RetryableError, match="503"):
-            await _retrying(failing, clock).get_range("k", 0, 1)
-        assert 8 < failing.calls < 100
-        assert 15 < clock.monotonic_s() < 30
-        with pytest.raises(RetryableError, match="503"):
-            async for _ in _retrying(failing, clock).list(""):
-                pass
-        assert clock.monotonic_s() < 60
-
-    _run(main())
+async def test_the_last_error_comes_out_before_the_deadline() -> None:
+    clock = ManualClock()
+    failing = _Failing(RetryableError("get", "k", "503"))
+    with pytest.raises(RetryableError, match="503"):
+        await _retrying(failing, clock).get_range("k", 0, 1)
+    assert 8 < failing.calls < 100
+    assert 15 < clock.monotonic_s() < 30
+    with pytest.raises(RetryableError, match="503"):
+        async for _ in _retrying(failing, clock).list(""):
+            pass
+    assert clock.monotonic_s() < 60
 
 
 @pytest.mark.parametrize(
@@ -89,65 +79,50 @@ def test_the_last_error_comes_out_before_the_deadline() -> None:
         StorageFullError("get", "k", "full"),
     ],
 )
-def test_what_waiting_does_not_mend_is_not_tried_again(error: PenstockError) -> None:
-    async def main() -> None:
-        clock = ManualClock()
-        failing = _Failing(error)
-        with pytest.raises(type(error)):
-            await _retrying(failing, clock).put("k", [b"x"])
-        assert (failing.calls, clock.monotonic_s()) == (1, 0.0)
-
-    _run(main())
+async def test_what_waiting_does_not_mend_is_not_tried_again(error: PenstockError) -> None:
+    clock = ManualClock()
+    failing = _Failing(error)
+    with pytest.raises(type(error)):
+        await _retrying(failing, clock).put("k", [b"x"])
+    assert (failing.calls, clock.monotonic_s()) == (1, 0.0)
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_conditional_put_whose_reply_was_lost_has_succeeded(seed: int) -> None:
-    async def main() -> None:
-        clock, inner = ManualClock(), LocalStore(SimulatedDevice())
-        faulty = Faulty(inner, random=SeededRandom(seed), fail_percent=30, lost_percent=40)
-        store = _retrying(faulty, clock, deadline_s=1e6)
-        await store.put("k", [b"mi", b"ne"], if_absent=True)
-        assert await inner.get_range("k", 0, 4) == b"mine"
-
-    _run(main())
+async def test_a_conditional_put_whose_reply_was_lost_has_succeeded(seed: int) -> None:
+    clock, inner = ManualClock(), LocalStore(SimulatedDevice())
+    faulty = Faulty(inner, random=SeededRandom(seed), fail_percent=30, lost_percent=40)
+    store = _retrying(faulty, clock, deadline_s=1e6)
+    await store.put("k", [b"mi", b"ne"], if_absent=True)
+    assert await inner.get_range("k", 0, 4) == b"mine"
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_conditional_put_that_lost_to_another_is_a_conflict(seed: int) -> None:
-    async def main() -> None:
-        clock, inner = ManualClock(), LocalStore(SimulatedDevice())
-        await inner.put("k", [b"else"])
-        faulty = Faulty(inner, random=SeededRandom(seed), fail_percent=60)
-        with pytest.raises(ConflictError):
-            await _retrying(faulty, clock, deadline_s=1e6).put("k", [b"mine"], if_absent=True)
-        assert await inner.get_range("k", 0, 4) == b"else"
-
-    _run(main())
+async def test_a_conditional_put_that_lost_to_another_is_a_conflict(seed: int) -> None:
+    clock, inner = ManualClock(), LocalStore(SimulatedDevice())
+    await inner.put("k", [b"else"])
+    faulty = Faulty(inner, random=SeededRandom(seed), fail_percent=60)
+    with pytest.raises(ConflictError):
+        await _retrying(faulty, clock, deadline_s=1e6).put("k", [b"mine"], if_absent=True)
+    assert await inner.get_range("k", 0, 4) == b"else"
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_broken_listing_goes_on_where_it_was(seed: int) -> None:
-    async def main() -> None:
-        clock, inner = ManualClock(), LocalStore(SimulatedDevice())
-        keys = [f"k/{n:02d}" for n in range(20)]
-        for key in keys:
-            await inner.put(key, [])
-        faulty = Faulty(inner, random=SeededRandom(seed), fail_percent=10)
-        listed = [info.key async for info in _retrying(faulty, clock, deadline_s=1e6).list("k/")]
-        assert listed == keys
-
-    _run(main())
+async def test_a_broken_listing_goes_on_where_it_was(seed: int) -> None:
+    clock, inner = ManualClock(), LocalStore(SimulatedDevice())
+    keys = [f"k/{n:02d}" for n in range(20)]
+    for key in keys:
+        await inner.put(key, [])
+    faulty = Faulty(inner, random=SeededRandom(seed), fail_percent=10)
+    listed = [info.key async for info in _retrying(faulty, clock, deadline_s=1e6).list("k/")]
+    assert listed == keys
 
 
-def test_the_real_wait_ends_and_can_be_cancelled() -> None:
-    async def main() -> None:
-        await wait(0)
-        task = asyncio.ensure_future(wait(3600))
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    _run(main())
+async def test_the_real_wait_ends_and_can_be_cancelled() -> None:
+    await wait(0)
+    task = asyncio.ensure_future(wait(3600))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 class _Away:

@@ -21,7 +21,7 @@ from penstock.state.answers import Done
 from penstock.state.commands import Fence
 from penstock.system.files import PosixDevice
 from penstock.wal.recovery import find_files
-from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
+from support.cluster_rig import Cluster, ClusterAgent, passing
 from support.log_rig import FILE_BYTES, Rig, run_rig
 from support.rot import consume, flip, read_views, runs_of, wal_path
 
@@ -254,60 +254,57 @@ async def fence(by: ClusterAgent, victim: ClusterAgent) -> None:
 
 @pytest.mark.parametrize("way", ["restart", "takeover"])
 @pytest.mark.parametrize("spoiled", ["flipped", "missing"])
-def test_an_agents_damaged_wal_is_served_by_its_owner_or_who_takes_it_over(
-    tmp_path: Path, way: str, spoiled: str
+async def test_an_agents_damaged_wal_is_served_by_its_owner_or_who_takes_it_over(
+    cluster: Cluster, tmp_path: Path, way: str, spoiled: str
 ) -> None:
-    async def test(cluster: Cluster) -> None:
-        one = await cluster.agent(1, wal=True, durability="wal")
-        two = await cluster.agent(2)
-        keys = await one.topic("t", 2)
-        for _ in range(3):
-            for key in keys:
-                await one.append(key, VALUE)
-        runs = one.queries.wal_runs(one.queries.wals()[0].wal_key)
-        bad = next(run for run in runs if (run.partition_key, run.base_offset) == (keys[0], 1))
-        if way == "restart":
-            cluster.store.away = RetryableError("put", "store", "away")
-            await one.close(0)
-            cluster.store.away = None
-        else:
-            await fence(two, one)
-        folder = tmp_path / "agent1"
-        (name,) = [
-            found.name
-            for found in find_files(PosixDevice(folder))
-            if found.generation == bad.file_generation
-        ]
-        if spoiled == "flipped":
-            flip(folder / name, bad.position + 500)
-        else:
-            (folder / name).unlink()
-        if way == "restart":
-            reader = await cluster.agent(1, wal=True, durability="wal", fresh=True)
-        else:
-            reader = two
-            with pytest.raises(CorruptDataError, match="penstock repair"):
-                await two.log.take_over(PosixDevice(folder))
-        await passing(REFRESH_S / 10)
-        assert reader.log.damaged_frames.count == 1
-        known = reader.log.damages.known()
-        if spoiled == "flipped":
-            assert [(one.start, one.end) for one in known] == [(1, 2)]
-            assert await reader.read_all(keys[1]) == values(0, 3)
-        else:
-            assert sorted({one.partition_key for one in known}) == sorted(keys)
-        with pytest.raises(DamagedError):
-            await reader.read_all(keys[0])
-        for report in await reader.log.damage_repair.accept_loss():
-            assert report.state == "lost"
-        if way == "takeover":
+    one = await cluster.agent(1, wal=True, durability="wal")
+    two = await cluster.agent(2)
+    keys = await one.topic("t", 2)
+    for _ in range(3):
+        for key in keys:
+            await one.append(key, VALUE)
+    runs = one.queries.wal_runs(one.queries.wals()[0].wal_key)
+    bad = next(run for run in runs if (run.partition_key, run.base_offset) == (keys[0], 1))
+    if way == "restart":
+        cluster.store.away = RetryableError("put", "store", "away")
+        await one.close(0)
+        cluster.store.away = None
+    else:
+        await fence(two, one)
+    folder = tmp_path / "agent1"
+    (name,) = [
+        found.name
+        for found in find_files(PosixDevice(folder))
+        if found.generation == bad.file_generation
+    ]
+    if spoiled == "flipped":
+        flip(folder / name, bad.position + 500)
+    else:
+        (folder / name).unlink()
+    if way == "restart":
+        reader = await cluster.agent(1, wal=True, durability="wal", fresh=True)
+    else:
+        reader = two
+        with pytest.raises(CorruptDataError, match="penstock repair"):
             await two.log.take_over(PosixDevice(folder))
-            assert not two.log.damaged_frames.count
-        kept = [] if spoiled == "missing" else [(0, VALUE), (2, VALUE)]
-        if kept:
-            assert await reader.read_all(keys[0]) == kept
-
-    run_cluster(tmp_path, test)
+    await passing(REFRESH_S / 10)
+    assert reader.log.damaged_frames.count == 1
+    known = reader.log.damages.known()
+    if spoiled == "flipped":
+        assert [(one.start, one.end) for one in known] == [(1, 2)]
+        assert await reader.read_all(keys[1]) == values(0, 3)
+    else:
+        assert sorted({one.partition_key for one in known}) == sorted(keys)
+    with pytest.raises(DamagedError):
+        await reader.read_all(keys[0])
+    for report in await reader.log.damage_repair.accept_loss():
+        assert report.state == "lost"
+    if way == "takeover":
+        await two.log.take_over(PosixDevice(folder))
+        assert not two.log.damaged_frames.count
+    kept = [] if spoiled == "missing" else [(0, VALUE), (2, VALUE)]
+    if kept:
+        assert await reader.read_all(keys[0]) == kept
 
 
 def test_frames_are_looked_at_again_after_a_look_that_failed(

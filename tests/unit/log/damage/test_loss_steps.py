@@ -114,19 +114,16 @@ def test_more_gaps_than_an_entry_may_make_are_given_up_in_several(
     run_rig(tmp_path, test, segment_age_ms=1 << 40)
 
 
-def test_more_than_the_bound_is_refused(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        kept = [0] * KEPT_FIELDS * (KEPT_RUNS_MAX + 1)
-        command = AcceptLoss(
-            partition_key=key, base_offset=0, end_offset=9, position=0, length=9, wal=1, kept=kept
-        )
-        (answer,) = await rig.log.commit([command])
-        assert isinstance(answer, Refused)
-        assert answer.reason is Refusal.INVALID_REPLACEMENT
-        assert "1001 runs are kept, at most 1000 may be" in answer.detail
-
-    run_rig(tmp_path, test)
+async def test_more_than_the_bound_is_refused(rig: Rig) -> None:
+    (key,) = await rig.topic("t")
+    kept = [0] * KEPT_FIELDS * (KEPT_RUNS_MAX + 1)
+    command = AcceptLoss(
+        partition_key=key, base_offset=0, end_offset=9, position=0, length=9, wal=1, kept=kept
+    )
+    (answer,) = await rig.log.commit([command])
+    assert isinstance(answer, Refused)
+    assert answer.reason is Refusal.INVALID_REPLACEMENT
+    assert "1001 runs are kept, at most 1000 may be" in answer.detail
 
 
 def test_a_run_that_the_same_entry_commits_can_be_given_up(tmp_path: Path) -> None:
@@ -139,47 +136,42 @@ def test_a_run_that_the_same_entry_commits_can_be_given_up(tmp_path: Path) -> No
     order.close()
 
 
-def test_what_was_given_up_is_not_served_from_memory(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        for number in range(3):
-            await rig.append(key, b"%d" % number)
-        await rig.log.let_queries_find()
-        run = runs_of(rig, key)[1]
+@pytest.mark.options(segment_age_ms=1 << 40)
+async def test_what_was_given_up_is_not_served_from_memory(rig: Rig) -> None:
+    (key,) = await rig.topic("t")
+    for number in range(3):
+        await rig.append(key, b"%d" % number)
+    await rig.log.let_queries_find()
+    run = runs_of(rig, key)[1]
+    (command,) = loss_steps(run, [])
+    (answer,) = await rig.log.commit([command])
+    assert isinstance(answer, LossAccepted)
+    await rig.log.let_queries_find()
+    found, error = await consume(rig, key, read_views)
+    assert error is None
+    assert [offset for offset, _ in found] == [0, 2]
+
+
+@pytest.mark.options(segment_age_ms=1 << 40)
+async def test_a_reader_looks_up_one_of_many_lost_ranges(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the lost end of a log: on the event loop, however many there are before."""
+    (key,) = await rig.topic("t")
+    for number in range(6):
+        await rig.append(key, b"%d" % number)
+    await rig.log.let_queries_find()
+    for run in runs_of(rig, key)[1::2]:
         (command,) = loss_steps(run, [])
         (answer,) = await rig.log.commit([command])
         assert isinstance(answer, LossAccepted)
-        await rig.log.let_queries_find()
-        found, error = await consume(rig, key, read_views)
-        assert error is None
-        assert [offset for offset, _ in found] == [0, 2]
-
-    run_rig(tmp_path, test, segment_age_ms=1 << 40)
-
-
-def test_a_reader_looks_up_one_of_many_lost_ranges(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At the lost end of a log: on the event loop, however many there are before."""
-
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        for number in range(6):
-            await rig.append(key, b"%d" % number)
-        await rig.log.let_queries_find()
-        for run in runs_of(rig, key)[1::2]:
-            (command,) = loss_steps(run, [])
-            (answer,) = await rig.log.commit([command])
-            assert isinstance(answer, LossAccepted)
-        await rig.log.let_queries_find()
-        assert rig.queries().lost_ranges_of(key) == [(1, 2), (3, 4), (5, 6)]
-        look_up = rig.queries().lost_range_before
-        found = [look_up(key, offset) for offset in range(7)]
-        assert found == [None, (1, 2), (1, 2), (3, 4), (3, 4), (5, 6), (5, 6)]
-        monkeypatch.setattr(Queries, "lost_ranges_of", None)
-        rig.forget_memory()
-        served, error = await consume(rig, key, read_views)
-        assert error is None
-        assert [offset for offset, _ in served] == [0, 2, 4]
-
-    run_rig(tmp_path, test, segment_age_ms=1 << 40)
+    await rig.log.let_queries_find()
+    assert rig.queries().lost_ranges_of(key) == [(1, 2), (3, 4), (5, 6)]
+    look_up = rig.queries().lost_range_before
+    found = [look_up(key, offset) for offset in range(7)]
+    assert found == [None, (1, 2), (1, 2), (3, 4), (3, 4), (5, 6), (5, 6)]
+    monkeypatch.setattr(Queries, "lost_ranges_of", None)
+    rig.forget_memory()
+    served, error = await consume(rig, key, read_views)
+    assert error is None
+    assert [offset for offset, _ in served] == [0, 2, 4]

@@ -165,59 +165,55 @@ def test_a_missing_object_at_the_end_of_the_log_does_not_leave_a_consumer_waitin
     assert report.lost_offsets > 0
 
 
-def test_what_is_right_again_is_not_given_up(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        key, run = await damaged_run(rig, "object")
-        await consume(rig, key, read_views)
-        flip(object_path(rig, run), run.position + run.length // 10 * 5 + 65)
-        (report,) = await rig.log.damage_repair.accept_loss()
-        assert (report.state, report.lost) == ("right", [])
-        assert rig.log.lost_ranges.status()["known"] == 0
-        assert not rig.log.damages.known()
-
-    run_rig(tmp_path, test, segment_age_ms=STILL)
+@pytest.mark.options(segment_age_ms=STILL)
+async def test_what_is_right_again_is_not_given_up(rig: Rig) -> None:
+    key, run = await damaged_run(rig, "object")
+    await consume(rig, key, read_views)
+    flip(object_path(rig, run), run.position + run.length // 10 * 5 + 65)
+    (report,) = await rig.log.damage_repair.accept_loss()
+    assert (report.state, report.lost) == ("right", [])
+    assert rig.log.lost_ranges.status()["known"] == 0
+    assert not rig.log.damages.known()
 
 
-def test_apply_refuses_what_does_not_lie_within_the_run(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        for number in range(4):
-            await rig.append(key, b"%d" % number)
-        await rig.drain()
-        (run,) = runs_of(rig, key)
-        one = run.length // 4
-        before = rig.journal.digest()[1]
+@pytest.mark.options(segment_age_ms=STILL)
+async def test_apply_refuses_what_does_not_lie_within_the_run(rig: Rig) -> None:
+    (key,) = await rig.topic("t")
+    for number in range(4):
+        await rig.append(key, b"%d" % number)
+    await rig.drain()
+    (run,) = runs_of(rig, key)
+    one = run.length // 4
+    before = rig.journal.digest()[1]
 
-        def command(*kept: int, length: int = run.length) -> AcceptLoss:
-            return AcceptLoss(
-                partition_key=key,
-                base_offset=0,
-                end_offset=4,
-                position=run.position,
-                length=length,
-                object_key=run.object_key,
-                kept=list(kept),
-            )
+    def command(*kept: int, length: int = run.length) -> AcceptLoss:
+        return AcceptLoss(
+            partition_key=key,
+            base_offset=0,
+            end_offset=4,
+            position=run.position,
+            length=length,
+            object_key=run.object_key,
+            kept=list(kept),
+        )
 
-        at = run.position
-        wrong = [
-            (command(length=run.length - 1), Refusal.INPUT_CHANGED),
-            (command(0, 4, at, run.length, 0, 4, -1), Refusal.INVALID_REPLACEMENT),
-            (command(0, 5, at, one, 0, 1, -1), Refusal.INVALID_REPLACEMENT),
-            (command(0, 1, at - 1, one, 0, 1, -1), Refusal.INVALID_REPLACEMENT),
-            (command(0, 1, at, run.length + 1, 0, 1, -1), Refusal.INVALID_REPLACEMENT),
-            (command(2, 3, at, one, 0, 1, -1, 0, 1, at + one, one, 0, 1, -1), None),
-            (command(0, 1, at, one, 0, 1), Refusal.INVALID_REPLACEMENT),
-            (command(0, 0, at, one, 0, 1, -1), Refusal.INVALID_REPLACEMENT),
-        ]
-        for bad, reason in wrong:
-            (answer,) = await rig.log.commit([bad])
-            assert isinstance(answer, Refused)
-            assert answer.reason is (reason or Refusal.INVALID_REPLACEMENT)
-        assert runs_of(rig, key) == [run]
-        assert before
-
-    run_rig(tmp_path, test, segment_age_ms=STILL)
+    at = run.position
+    wrong = [
+        (command(length=run.length - 1), Refusal.INPUT_CHANGED),
+        (command(0, 4, at, run.length, 0, 4, -1), Refusal.INVALID_REPLACEMENT),
+        (command(0, 5, at, one, 0, 1, -1), Refusal.INVALID_REPLACEMENT),
+        (command(0, 1, at - 1, one, 0, 1, -1), Refusal.INVALID_REPLACEMENT),
+        (command(0, 1, at, run.length + 1, 0, 1, -1), Refusal.INVALID_REPLACEMENT),
+        (command(2, 3, at, one, 0, 1, -1, 0, 1, at + one, one, 0, 1, -1), None),
+        (command(0, 1, at, one, 0, 1), Refusal.INVALID_REPLACEMENT),
+        (command(0, 0, at, one, 0, 1, -1), Refusal.INVALID_REPLACEMENT),
+    ]
+    for bad, reason in wrong:
+        (answer,) = await rig.log.commit([bad])
+        assert isinstance(answer, Refused)
+        assert answer.reason is (reason or Refusal.INVALID_REPLACEMENT)
+    assert runs_of(rig, key) == [run]
+    assert before
 
 
 @settings(max_examples=examples(0.5))
@@ -294,20 +290,18 @@ def samples() -> list[tuple[bytes, StoredRun, int | None, tuple[tuple[int, int],
 SAMPLES = samples()
 
 
-def test_reports_are_of_runs_not_of_findings(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        key, run = await damaged_run(rig, "object")
-        flip(object_path(rig, run), run.position + run.length // 10 * 8 + 65)
-        await consume(rig, key, read_views)
-        with pytest.raises(Exception, match="offsets"):
-            await read_views(rig, key, 8)
-        assert len(rig.log.damages.known()) == 2
-        (report,) = await rig.log.damage_repair.accept_loss()
-        assert report.lost == [(5, 6), (8, 9)]
-        assert not rig.log.damages.known()
-        found, error = await consume(rig, key, read_views)
-        assert error is None
-        assert list(itertools.chain([o for o, _ in found])) == [0, 1, 2, 3, 4, 6, 7, 9]
-        assert isinstance(VerifyReport().findings, list)
-
-    run_rig(tmp_path, test, segment_age_ms=STILL)
+@pytest.mark.options(segment_age_ms=STILL)
+async def test_reports_are_of_runs_not_of_findings(rig: Rig) -> None:
+    key, run = await damaged_run(rig, "object")
+    flip(object_path(rig, run), run.position + run.length // 10 * 8 + 65)
+    await consume(rig, key, read_views)
+    with pytest.raises(Exception, match="offsets"):
+        await read_views(rig, key, 8)
+    assert len(rig.log.damages.known()) == 2
+    (report,) = await rig.log.damage_repair.accept_loss()
+    assert report.lost == [(5, 6), (8, 9)]
+    assert not rig.log.damages.known()
+    found, error = await consume(rig, key, read_views)
+    assert error is None
+    assert list(itertools.chain([o for o, _ in found])) == [0, 1, 2, 3, 4, 6, 7, 9]
+    assert isinstance(VerifyReport().findings, list)

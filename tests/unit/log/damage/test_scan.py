@@ -72,55 +72,46 @@ def test_a_scan_finds_what_verify_finds(tmp_path: Path) -> None:
     assert any("wal/" in subject for subject in damaged), damaged
 
 
-def test_without_objects_only_wals_are_read(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        keys = await fill(rig)
-        found, seen, _ = await scanned(rig, objects=False)
-        in_wal = [run for key in keys for run in runs_of(rig, key) if run.generation]
-        assert found == {
-            "bytes": sum(run.length for run in in_wal),
-            "runs": len(in_wal),
-            "damaged": 0,
-        }
-        assert seen[-1][0] == seen[-1][1], "what others read counts as passed"
-
-    run_rig(tmp_path, test, segment_age_ms=1 << 40)
+@pytest.mark.options(segment_age_ms=1 << 40)
+async def test_without_objects_only_wals_are_read(rig: Rig) -> None:
+    keys = await fill(rig)
+    found, seen, _ = await scanned(rig, objects=False)
+    in_wal = [run for key in keys for run in runs_of(rig, key) if run.generation]
+    assert found == {
+        "bytes": sum(run.length for run in in_wal),
+        "runs": len(in_wal),
+        "damaged": 0,
+    }
+    assert seen[-1][0] == seen[-1][1], "what others read counts as passed"
 
 
-def test_the_rate_holds(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        for _ in range(40):
-            await rig.append(key, b"x" * 1000)
-        await rig.log.let_queries_find()
-        _, _, seconds = await scanned(rig, rate=4000)
-        assert 9 <= seconds <= 11 + STEP_S, "40 batches of some 1,070 bytes"
-
-    run_rig(tmp_path, test, segment_age_ms=1 << 40)
+@pytest.mark.options(segment_age_ms=1 << 40)
+async def test_the_rate_holds(rig: Rig) -> None:
+    (key,) = await rig.topic("t")
+    for _ in range(40):
+        await rig.append(key, b"x" * 1000)
+    await rig.log.let_queries_find()
+    _, _, seconds = await scanned(rig, rate=4000)
+    assert 9 <= seconds <= 11 + STEP_S, "40 batches of some 1,070 bytes"
 
 
-def test_a_log_without_topics_ends_at_once(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        assert (await scanned(rig))[0]["runs"] == 0
-
-    run_rig(tmp_path, test)
+async def test_a_log_without_topics_ends_at_once(rig: Rig) -> None:
+    assert (await scanned(rig))[0]["runs"] == 0
 
 
-def test_a_store_that_is_away_is_waited_for_and_then_said(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        await fill(rig)
-        failures = 0
+@pytest.mark.options(segment_age_ms=1 << 40)
+async def test_a_store_that_is_away_is_waited_for_and_then_said(rig: Rig) -> None:
+    await fill(rig)
+    failures = 0
 
-        async def away(*_: object) -> None:
-            nonlocal failures
-            failures += 1
-            raise RetryableError("get", "x", "away")
+    async def away(*_: object) -> None:
+        nonlocal failures
+        failures += 1
+        raise RetryableError("get", "x", "away")
 
-        rig.log.reader.examiner.examine = away  # type: ignore[method-assign]
-        before_s = rig.clock.monotonic_s()
-        with pytest.raises(RetryableError, match="away"):
-            await scanned(rig)
-        assert rig.clock.monotonic_s() - before_s > AWAY_S_MAX
-        assert failures > 100
-
-    run_rig(tmp_path, test, segment_age_ms=1 << 40)
+    rig.log.reader.examiner.examine = away  # type: ignore[method-assign]
+    before_s = rig.clock.monotonic_s()
+    with pytest.raises(RetryableError, match="away"):
+        await scanned(rig)
+    assert rig.clock.monotonic_s() - before_s > AWAY_S_MAX
+    assert failures > 100

@@ -166,24 +166,21 @@ def test_a_damaged_state_is_in_no_snapshot_that_is_checked(tmp_path: Path) -> No
     run_rig(tmp_path, check)
 
 
-def test_after_so_many_entries_the_state_is_checked_and_the_journal_trimmed(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        upkeep = with_checker(rig, state_check_entries=50, snapshot_entries=20)
-        (key,) = await rig.topic("t")
-        floors = []
-        for _ in range(200):
-            await rig.append(key, b"value")
-            rig.clock.advance(61)
-            await upkeep.run_once()
-            floors.append(rig.journal.base_position)
-            kept = sorted([info.key async for info in rig.store.list(SNAPSHOTS_PREFIX)])
-            assert len(kept) <= 4
-            assert rig.journal.base_position <= upkeep.checked_position
-        assert upkeep.check_count >= 3
-        assert floors[45] == 0, "entries from the first on are kept for the first check"
-        assert 0 < floors[-1] < rig.journal.position
-
-    run_rig(tmp_path, test)
+async def test_after_so_many_entries_the_state_is_checked_and_the_journal_trimmed(rig: Rig) -> None:
+    upkeep = with_checker(rig, state_check_entries=50, snapshot_entries=20)
+    (key,) = await rig.topic("t")
+    floors = []
+    for _ in range(200):
+        await rig.append(key, b"value")
+        rig.clock.advance(61)
+        await upkeep.run_once()
+        floors.append(rig.journal.base_position)
+        kept = sorted([info.key async for info in rig.store.list(SNAPSHOTS_PREFIX)])
+        assert len(kept) <= 4
+        assert rig.journal.base_position <= upkeep.checked_position
+    assert upkeep.check_count >= 3
+    assert floors[45] == 0, "entries from the first on are kept for the first check"
+    assert 0 < floors[-1] < rig.journal.position
 
 
 def test_a_check_in_a_process_of_its_own_finds_the_same(
@@ -207,15 +204,12 @@ def test_a_check_in_a_process_of_its_own_finds_the_same(
     run_rig(tmp_path, test)
 
 
-def test_never_means_never(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        upkeep = with_checker(rig, state_check_interval_ms=0, state_check_entries=1)
-        await fill(rig)
-        await upkeep.snapshot()
-        await upkeep.snapshot()
-        assert upkeep.check_count == 0
-
-    run_rig(tmp_path, test)
+async def test_never_means_never(rig: Rig) -> None:
+    upkeep = with_checker(rig, state_check_interval_ms=0, state_check_entries=1)
+    await fill(rig)
+    await upkeep.snapshot()
+    await upkeep.snapshot()
+    assert upkeep.check_count == 0
 
 
 def test_what_is_the_same_bit_by_bit_is_as_it_was_left(tmp_path: Path) -> None:

@@ -42,20 +42,17 @@ def test_each_step_of_a_deletion_may_be_the_last_before_a_crash(tmp_path: Path) 
         run_rig(tmp_path, step)
 
 
-def test_orphans_are_deleted_and_what_may_still_be_named_is_not(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        agent, epoch = rig.journal.agent_id, rig.journal.epoch
-        old = object_key(agent=agent, epoch=epoch - 1, n=1)
-        in_flight = object_key(agent=agent, epoch=epoch, n=1)
-        for key in (old, in_flight):
-            await rig.store.put(key, [b"x"])
-        rig.clock.advance((1 << 40) / 1000)  # the files are of the system's clock
-        assert await rig.log.keeper.condemn_orphans() == 1
-        rig.clock.advance(61)
-        assert await rig.log.keeper.delete_condemned() == 1
-        assert await stored(rig) == [in_flight]
-
-    run_rig(tmp_path, test)
+async def test_orphans_are_deleted_and_what_may_still_be_named_is_not(rig: Rig) -> None:
+    agent, epoch = rig.journal.agent_id, rig.journal.epoch
+    old = object_key(agent=agent, epoch=epoch - 1, n=1)
+    in_flight = object_key(agent=agent, epoch=epoch, n=1)
+    for key in (old, in_flight):
+        await rig.store.put(key, [b"x"])
+    rig.clock.advance((1 << 40) / 1000)  # the files are of the system's clock
+    assert await rig.log.keeper.condemn_orphans() == 1
+    rig.clock.advance(61)
+    assert await rig.log.keeper.delete_condemned() == 1
+    assert await stored(rig) == [in_flight]
 
 
 def test_retention_by_size_waits_until_what_was_trimmed_is_cleared(
@@ -103,30 +100,25 @@ def test_a_large_topic_leaves_in_several_entries_and_its_objects_with_it(
     run_rig(tmp_path, test)
 
 
-def test_nothing_is_deleted_while_a_backup_holds(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        await rig.append(key, b"a")
-        await rig.drain()
-        await rig.log.delete_records([(key, -1)])
-        await rig.log.keeper.condemn_unreferenced()
-        rig.clock.advance(61)
-        with rig.log.keeper.held():
-            assert await rig.log.keeper.delete_condemned() == 0
-        assert await rig.log.keeper.delete_condemned() == 1
-
-    run_rig(tmp_path, test)
+async def test_nothing_is_deleted_while_a_backup_holds(rig: Rig) -> None:
+    (key,) = await rig.topic("t")
+    await rig.append(key, b"a")
+    await rig.drain()
+    await rig.log.delete_records([(key, -1)])
+    await rig.log.keeper.condemn_unreferenced()
+    rig.clock.advance(61)
+    with rig.log.keeper.held():
+        assert await rig.log.keeper.delete_condemned() == 0
+    assert await rig.log.keeper.delete_condemned() == 1
 
 
-def test_silent_producers_are_forgotten_and_those_that_write_are_kept(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t")
-        for producer in (1, 2):
-            await rig.append(key, b"a", producer=(producer, 0, 0))
-        rig.clock.advance(40)
-        await rig.append(key, b"b", producer=(2, 0, 1))
-        rig.clock.advance(40)
-        assert await rig.log.keeper.expire_producers() == 1
-        assert [row[1] for row in rig.queries().producers_page((-1, -1), limit=9)] == [2]
-
-    run_rig(tmp_path, test, producer_id_expiration_ms=60_000)
+@pytest.mark.options(producer_id_expiration_ms=60000)
+async def test_silent_producers_are_forgotten_and_those_that_write_are_kept(rig: Rig) -> None:
+    (key,) = await rig.topic("t")
+    for producer in (1, 2):
+        await rig.append(key, b"a", producer=(producer, 0, 0))
+    rig.clock.advance(40)
+    await rig.append(key, b"b", producer=(2, 0, 1))
+    rig.clock.advance(40)
+    assert await rig.log.keeper.expire_producers() == 1
+    assert [row[1] for row in rig.queries().producers_page((-1, -1), limit=9)] == [2]

@@ -1,7 +1,6 @@
 """What the uploader keeps of runs is what the database says of them."""
 
 import asyncio
-from pathlib import Path
 
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.upload import pending as pending_module
@@ -13,7 +12,7 @@ from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.state.read.queries import StoredRun
 from penstock.testing.randomness import SeededRandom
-from support.log_rig import ANY, NOW, Rig, run_rig
+from support.log_rig import ANY, NOW, Rig
 
 
 def batch(key: PartitionKey, *, producer: tuple[int, int], size: int = 5) -> PartitionAppend:
@@ -30,39 +29,35 @@ async def send(rig: Rig, appends: list[PartitionAppend]) -> None:
     assert await answer is None
 
 
-def test_they_equal_the_databases_whatever_is_stored_repeated_or_refused(tmp_path: Path) -> None:
+async def test_they_equal_the_databases_whatever_is_stored_repeated_or_refused(rig: Rig) -> None:
     random = SeededRandom(7)
-
-    async def test(rig: Rig) -> None:
-        keys = await rig.topic("t", partitions=3)
-        sequences = dict.fromkeys(keys, 0)
-        statuses = set()
-        for turn in range(60):
-            appends = []
-            for _ in range(1 + random.below(6)):
-                key = keys[random.below(3)]
-                kind = random.below(4)
-                sequence = sequences[key]
-                if kind == 0:
-                    sequence += 5  # out of order
-                elif kind == 1 and sequence:
-                    sequence -= 1  # a repeat
-                else:
-                    sequences[key] += 1
-                appends.append(batch(key, producer=(9, sequence), size=random.below(50)))
-            await send(rig, appends)
-            statuses |= {append.status for append in appends}
-            await rig.log.let_queries_find()
-            kept = rig.log.uploader._pending
-            assert kept.is_complete
-            assert kept._runs == rig.queries().wal_runs()
-            assert kept.length == rig.log.uploader.pending_bytes
-            if turn == 30:
-                await rig.drain()
-                assert kept._runs == []
-        assert len(statuses) == 3
-
-    run_rig(tmp_path, test)
+    keys = await rig.topic("t", partitions=3)
+    sequences = dict.fromkeys(keys, 0)
+    statuses = set()
+    for turn in range(60):
+        appends = []
+        for _ in range(1 + random.below(6)):
+            key = keys[random.below(3)]
+            kind = random.below(4)
+            sequence = sequences[key]
+            if kind == 0:
+                sequence += 5  # out of order
+            elif kind == 1 and sequence:
+                sequence -= 1  # a repeat
+            else:
+                sequences[key] += 1
+            appends.append(batch(key, producer=(9, sequence), size=random.below(50)))
+        await send(rig, appends)
+        statuses |= {append.status for append in appends}
+        await rig.log.let_queries_find()
+        kept = rig.log.uploader._pending
+        assert kept.is_complete
+        assert kept._runs == rig.queries().wal_runs()
+        assert kept.length == rig.log.uploader.pending_bytes
+        if turn == 30:
+            await rig.drain()
+            assert kept._runs == []
+    assert len(statuses) == 3
 
 
 def run(position: int, length: int = 10) -> StoredRun:

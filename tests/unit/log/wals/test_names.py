@@ -33,7 +33,7 @@ from penstock.testing.journal import SimulatedJournal
 from penstock.testing.randomness import SeededRandom
 from penstock.wal.recovery import FOLDER, holds_frames
 from support.archives import archive_of
-from support.cluster_rig import Cluster, ClusterAgent, run_cluster
+from support.cluster_rig import Cluster, ClusterAgent
 from support.log_contents import contents
 from support.log_rig import Rig, run_rig
 
@@ -74,24 +74,22 @@ async def check_records(agent: ClusterAgent, key: PartitionKey) -> None:
 
 
 @pytest.mark.parametrize("older", [False, True])
-def test_an_agent_of_another_cluster_leaves_it_alone(tmp_path: Path, older: bool) -> None:
+async def test_an_agent_of_another_cluster_leaves_it_alone(
+    cluster: Cluster, tmp_path: Path, older: bool
+) -> None:
     """A wrong URL, or a restore under a new name on the same hosts."""
-
-    async def test(cluster: Cluster) -> None:
-        key = await with_records(cluster)
-        folder = tmp_path / "agent1"
-        if older:
-            make_older(PosixDevice(folder))
-        before = files_in(folder)
-        parent, cluster.journal = cluster.journal, other_journal(cluster)
-        said = "not known" if older else parent.cluster_id
-        with pytest.raises(OtherClusterError, match=f"records of.*{said}.*follows.*{OTHER}"):
-            await cluster.agent(1, fresh=True, **WAL)
-        assert files_in(folder) == before
-        cluster.journal = parent
-        await check_records(await cluster.agent(1, **WAL), key)
-
-    run_cluster(tmp_path, test)
+    key = await with_records(cluster)
+    folder = tmp_path / "agent1"
+    if older:
+        make_older(PosixDevice(folder))
+    before = files_in(folder)
+    parent, cluster.journal = cluster.journal, other_journal(cluster)
+    said = "not known" if older else parent.cluster_id
+    with pytest.raises(OtherClusterError, match=f"records of.*{said}.*follows.*{OTHER}"):
+        await cluster.agent(1, fresh=True, **WAL)
+    assert files_in(folder) == before
+    cluster.journal = parent
+    await check_records(await cluster.agent(1, **WAL), key)
 
 
 async def open_on(cluster: Cluster, folder: Path) -> ClusterOrder:
@@ -109,112 +107,99 @@ async def open_on(cluster: Cluster, folder: Path) -> ClusterOrder:
 
 
 @pytest.mark.parametrize("older", [False, True])
-def test_the_replica_beside_it_is_not_dropped(tmp_path: Path, older: bool) -> None:
+async def test_the_replica_beside_it_is_not_dropped(
+    cluster: Cluster, tmp_path: Path, older: bool
+) -> None:
     """Not even where it alone says which cluster an older release's WAL is of."""
-
-    async def test(cluster: Cluster) -> None:
-        key = await with_records(cluster)
-        folder = tmp_path / "agent1"
-        if older:
-            make_older(PosixDevice(folder))
-        parent, cluster.journal = cluster.journal, other_journal(cluster)
-        before = files_in(folder)
-        with pytest.raises(OtherClusterError, match=parent.cluster_id):
-            await open_on(cluster, folder)
-        assert files_in(folder) == before
-        assert not cluster.journal.rows(), "nothing was said to the other cluster"
-        # Nor by a journal that is longer, whose rows could be applied to the replica.
-        for position in range(1, 1_000):
-            cluster.journal.show_seal(position)
-        with pytest.raises(OtherClusterError, match=parent.cluster_id):
-            await open_on(cluster, folder)
-        cluster.journal = parent
-        await check_records(await cluster.agent(1, **WAL), key)
-
-    run_cluster(tmp_path, test)
+    key = await with_records(cluster)
+    folder = tmp_path / "agent1"
+    if older:
+        make_older(PosixDevice(folder))
+    parent, cluster.journal = cluster.journal, other_journal(cluster)
+    before = files_in(folder)
+    with pytest.raises(OtherClusterError, match=parent.cluster_id):
+        await open_on(cluster, folder)
+    assert files_in(folder) == before
+    assert not cluster.journal.rows(), "nothing was said to the other cluster"
+    # Nor by a journal that is longer, whose rows could be applied to the replica.
+    for position in range(1, 1_000):
+        cluster.journal.show_seal(position)
+    with pytest.raises(OtherClusterError, match=parent.cluster_id):
+        await open_on(cluster, folder)
+    cluster.journal = parent
+    await check_records(await cluster.agent(1, **WAL), key)
 
 
-def test_a_replica_without_a_wal_is_dropped_as_ever(tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
-        agent = await cluster.agent(1)
-        await agent.topic("t")
-        await agent.close()
-        cluster.agents.clear()
-        cluster.journal = other_journal(cluster)
-        order = await open_on(cluster, tmp_path / "agent1")
-        assert order.position == 0
-        await order.close()
-
-    run_cluster(tmp_path, test)
+async def test_a_replica_without_a_wal_is_dropped_as_ever(cluster: Cluster, tmp_path: Path) -> None:
+    agent = await cluster.agent(1)
+    await agent.topic("t")
+    await agent.close()
+    cluster.agents.clear()
+    cluster.journal = other_journal(cluster)
+    order = await open_on(cluster, tmp_path / "agent1")
+    assert order.position == 0
+    await order.close()
 
 
-def test_a_directory_without_records_becomes_this_clusters(tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
-        agent = await cluster.agent(1, **WAL)
-        await agent.close(0)
-        cluster.agents.clear()
-        device = PosixDevice(tmp_path / "agent1")
-        before = read_wal_name(device)
-        assert before is not None
-        assert not holds_frames(device)
-        cluster.journal = other_journal(cluster)
-        again = await cluster.agent(1, fresh=True, **WAL)
-        (key,) = await again.topic("t")
-        assert await again.append(key, b"x") == (BatchStatus.STORED, 0)
-        after = read_wal_name(device)
-        assert after is not None
-        assert after.cluster_id == OTHER
-        assert after.wal_id != before.wal_id
-        assert holds_frames(device)
-
-    run_cluster(tmp_path, test)
-
-
-def test_an_older_directory_is_named_once_its_journal_has_it(tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
-        key = await with_records(cluster)
-        device = PosixDevice(tmp_path / "agent1")
-        make_older(device)
-        await check_records(await cluster.agent(1, **WAL), key)
-        name = read_wal_name(device)
-        assert name is not None
-        assert name.cluster_id == cluster.journal.cluster_id
-
-    run_cluster(tmp_path, test)
+async def test_a_directory_without_records_becomes_this_clusters(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    agent = await cluster.agent(1, **WAL)
+    await agent.close(0)
+    cluster.agents.clear()
+    device = PosixDevice(tmp_path / "agent1")
+    before = read_wal_name(device)
+    assert before is not None
+    assert not holds_frames(device)
+    cluster.journal = other_journal(cluster)
+    again = await cluster.agent(1, fresh=True, **WAL)
+    (key,) = await again.topic("t")
+    assert await again.append(key, b"x") == (BatchStatus.STORED, 0)
+    after = read_wal_name(device)
+    assert after is not None
+    assert after.cluster_id == OTHER
+    assert after.wal_id != before.wal_id
+    assert holds_frames(device)
 
 
-def test_frames_without_an_id_are_not_written_over(tmp_path: Path) -> None:
+async def test_an_older_directory_is_named_once_its_journal_has_it(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    key = await with_records(cluster)
+    device = PosixDevice(tmp_path / "agent1")
+    make_older(device)
+    await check_records(await cluster.agent(1, **WAL), key)
+    name = read_wal_name(device)
+    assert name is not None
+    assert name.cluster_id == cluster.journal.cluster_id
+
+
+async def test_frames_without_an_id_are_not_written_over(cluster: Cluster, tmp_path: Path) -> None:
     """Somebody has removed the file: it is the one thing that says whose the records are."""
-
-    async def test(cluster: Cluster) -> None:
-        key = await with_records(cluster)
-        folder = tmp_path / "agent1"
-        kept = (folder / ID_FILE).read_bytes()
-        (folder / ID_FILE).unlink()
-        with pytest.raises(OtherClusterError, match="not known"):
-            await cluster.agent(1, **WAL)
-        (folder / ID_FILE).write_bytes(kept)
-        await check_records(await cluster.agent(1, **WAL), key)
-
-    run_cluster(tmp_path, test)
+    key = await with_records(cluster)
+    folder = tmp_path / "agent1"
+    kept = (folder / ID_FILE).read_bytes()
+    (folder / ID_FILE).unlink()
+    with pytest.raises(OtherClusterError, match="not known"):
+        await cluster.agent(1, **WAL)
+    (folder / ID_FILE).write_bytes(kept)
+    await check_records(await cluster.agent(1, **WAL), key)
 
 
 @pytest.mark.parametrize("older", [False, True])
-def test_another_clusters_wal_is_not_taken_over(tmp_path: Path, older: bool) -> None:
+async def test_another_clusters_wal_is_not_taken_over(
+    cluster: Cluster, tmp_path: Path, older: bool
+) -> None:
     """It would be claimed, found to be empty here, and its directory given up."""
-
-    async def test(cluster: Cluster) -> None:
-        await with_records(cluster)
-        device = PosixDevice(tmp_path / "agent1")
-        if older:
-            make_older(device)
-        cluster.journal = other_journal(cluster)
-        agent = await cluster.agent(2)
-        with pytest.raises(NotFoundError, match="ask an agent of that cluster"):
-            await agent.log.take_over(device)
-        assert agent.queries.wals() == []
-
-    run_cluster(tmp_path, test)
+    await with_records(cluster)
+    device = PosixDevice(tmp_path / "agent1")
+    if older:
+        make_older(device)
+    cluster.journal = other_journal(cluster)
+    agent = await cluster.agent(2)
+    with pytest.raises(NotFoundError, match="ask an agent of that cluster"):
+        await agent.log.take_over(device)
+    assert agent.queries.wals() == []
 
 
 def fill(path: Path) -> None:
@@ -255,21 +240,20 @@ def test_an_embedded_server_refuses_anothers_wal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_an_embedded_server_does_not_begin_on_an_agents_wal(tmp_path: Path, named: bool) -> None:
-    async def test(cluster: Cluster) -> None:
-        await with_records(cluster)
-        folder = tmp_path / "agent1"
-        if not named:
-            make_older(PosixDevice(folder))
-        before = files_in(folder)
-        names = sorted(path.name for path in folder.iterdir())
-        for _ in range(2):
-            with pytest.raises(OtherClusterError):
-                await asyncio.to_thread(open_embedded, folder)
-        assert files_in(folder) == before
-        assert sorted(path.name for path in folder.iterdir()) == names
-
-    run_cluster(tmp_path, test)
+async def test_an_embedded_server_does_not_begin_on_an_agents_wal(
+    cluster: Cluster, tmp_path: Path, named: bool
+) -> None:
+    await with_records(cluster)
+    folder = tmp_path / "agent1"
+    if not named:
+        make_older(PosixDevice(folder))
+    before = files_in(folder)
+    names = sorted(path.name for path in folder.iterdir())
+    for _ in range(2):
+        with pytest.raises(OtherClusterError):
+            await asyncio.to_thread(open_embedded, folder)
+    assert files_in(folder) == before
+    assert sorted(path.name for path in folder.iterdir()) == names
 
 
 def test_an_embedded_servers_wal_is_named_at_its_first_open(tmp_path: Path) -> None:
