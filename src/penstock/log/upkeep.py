@@ -33,7 +33,7 @@ _RETRY_S: Final = 60.0
 
 
 class Journal(Protocol):
-    """The part of `penstock.order.local_journal.Order` that upkeep uses; any thread."""
+    """The part of `penstock.order.local_journal.LocalJournal` that upkeep uses; any thread."""
 
     @property
     def position(self) -> int:

@@ -54,7 +54,7 @@ _HURRY_AGE_S: Final = 0.25
 
 
 class Syncs(Protocol):
-    """The part of `penstock.order.local_journal.Order` that is used here; any thread but the
+    """The part of `penstock.order.local_journal.LocalJournal` that is used here; any thread but the
     lane's."""
 
     def commit(self) -> int:
