@@ -128,7 +128,7 @@ def test_a_marker_that_nobody_can_read_keeps_others_out(files: TableFiles, tmp_p
     url = f"file://{tmp_path}"
     files.put(f"{url}/{MARKER_PREFIX}x.json", b"{}")
     with (
-        pytest.raises(ConflictError, match=f"{MARKER_PREFIX}x.json is no marker"),
+        pytest.raises(ConflictError, match=f"{MARKER_PREFIX}x.json is not a marker"),
         ExportFolder(files, url, marker(2), OpenJobs()),
     ):
         raise AssertionError

@@ -47,6 +47,6 @@ def test_bounds_of_whole_numbers(text: str, fine: bool):
     if fine:
         assert given.integer("N", 1, least=4, most=5) == int(text)
     else:
-        with pytest.raises(InvalidRequestError, match="no whole number from 4 to 5"):
+        with pytest.raises(InvalidRequestError, match="not a whole number from 4 to 5"):
             given.integer("N", 1, least=4, most=5)
     assert given.integer("other", 7, least=0) == 7

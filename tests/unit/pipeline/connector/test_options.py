@@ -90,9 +90,9 @@ def test_durations(text, ms):
         ({"subscribe": ""}, "it is missing"),
         ({"subscribe": ","}, "names no topic"),
         ({"url": ""}, "it is missing"),
-        ({"url": "a:9644"}, "is no http"),
+        ({"url": "a:9644"}, "is not an http"),
         ({"url": "http://me:secret@a"}, "user or password"),
-        ({"startingOffsets": "first"}, "is no JSON"),
+        ({"startingOffsets": "first"}, "is not JSON"),
         ({"startingOffsets": "latest"}, "can't begin at the latest"),
         ({"startingOffsets": '{"flights":{"0":-1}}'}, "can't begin at the latest"),
         ({"startingOffsets": '{"flights":{"0":-3}}'}, "out of range"),
@@ -106,7 +106,7 @@ def test_durations(text, ms):
         ({"minPartitions": "0"}, "at least 1"),
         ({"failOnDataLoss": "yes"}, "neither true nor false"),
         ({"leaseMs": "3600001"}, "from 0 to 3600000"),
-        ({"columns": "value,valu"}, "is no column"),
+        ({"columns": "value,valu"}, "is not a column"),
         ({"columns": "value,value"}, "one twice"),
         ({"objects": "s3"}, "none of auto, agent, ambient"),
         ({"maxOffsetsPerTrigger": "5"}, "no triggers"),
@@ -124,7 +124,7 @@ def test_refused_in_a_batch(changes, says):
         ({"endingOffsets": "latest"}, "no end"),
         ({"endingTimestamp": "5"}, "no end"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "is above"),
-        ({"maxTriggerDelay": "3 weeks"}, "no duration"),
+        ({"maxTriggerDelay": "3 weeks"}, "not a duration"),
     ],
 )
 def test_refused_in_a_stream(changes, says):
@@ -153,7 +153,7 @@ def test_assigned_partitions_are_in_order_and_once():
 
 
 def test_pattern_that_is_none():
-    with pytest.raises(InvalidRequestError, match="no regular expression"):
+    with pytest.raises(InvalidRequestError, match="not a regular expression"):
         parse({"url": "http://a", "subscribePattern": "("}, mode="batch")
 
 

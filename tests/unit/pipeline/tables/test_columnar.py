@@ -339,14 +339,14 @@ LEFT = [
     ('"perhaps": 1.0', None),
     ('"perhaps": 9223372036854775807', None),
     ('"perhaps": 9223372036854775808', "beyond 64 bits"),
-    ('"number": NaN', "NaN is no JSON"),
+    ('"number": NaN', "NaN is not JSON"),
     ('"number": 1e400', None),
     ('"text": "\\ud800"', None),
     ('"\\u0074ext": "a"', None),
     ('"day": "20240229"', None),
     ('"map": {"a": 1, "a": 2}', None),
     ('"flag": null', "no boolean"),
-    ('"unknown": 1', "properties beside its schema"),
+    ('"unknown": 1', "properties besides its schema"),
     ('"text": "a\nb"', "not JSON"),
 ]
 
@@ -487,7 +487,7 @@ def test_values_of_several_schemas_keep_their_places() -> None:
     assert {row: reason[:20] for row, reason in column.reasons.items()} == {
         2: "the value does not b",
         3: "no value",
-        5: "whole is no integer",
+        5: "whole is not an integer",
         7: "the value does not b",
         8: "the value does not f",
     }

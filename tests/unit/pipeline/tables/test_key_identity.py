@@ -141,10 +141,10 @@ def test_what_rows_are_bucketed_by_and_told_apart_by() -> None:
 @pytest.mark.parametrize(
     ("field", "problem"),
     [
-        (NestedField(2, "a", DoubleType(), required=True), "can't be told apart"),
+        (NestedField(2, "a", DoubleType(), required=True), "can't identify rows"),
         (
             NestedField(2, "a", ListType(3, LongType(), element_required=True), required=True),
-            "told",
+            "identify",
         ),
         (NestedField(2, "a", LongType(), required=False), "no field of its key can be bucketed"),
     ],

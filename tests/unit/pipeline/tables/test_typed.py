@@ -200,10 +200,10 @@ def test_json_values_are_columns(door: Door, lake: Lake, topic: str, registry: R
     assert (first["tags"], first["extra"]) == ([{"t": "x"}], [("a", True)])
     assert (second["id"], second["name"], second["ratio"]) == (2, "b", None)
     assert reasons(door, topic)[:6] == [
-        "id is no integer",
+        "id is not an integer",
         "name is missing",
-        "the value has properties beside its schema: unknown",
-        "id is no integer",
+        "the value has properties besides its schema's: unknown",
+        "id is not an integer",
         "day is no date",
         "id is beyond 64 bits",
     ]

@@ -252,8 +252,8 @@ def test_a_protobuf_key_that_holds_more_than_its_column_is_a_bad_record(
     summary = typed(door, lake, topic, registry, **upserted)
     assert (summary.rows, summary.bad_records) == (len(good), len(bad))
     assert sorted(reasons(door, topic)) == [
-        "its key: a timestamp of 1001 ns beside its seconds",
-        *["its key: it has fields beside its Protobuf schema"] * 2,
+        "its key: a timestamp of 1001 ns besides its seconds",
+        *["its key: it has fields besides its Protobuf schema's"] * 2,
     ]
     # Another name of the enum's number is the same key.
     path.write_text(KEY_PROTO.replace("FIRST", "RENAMED"))
