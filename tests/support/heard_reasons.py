@@ -112,6 +112,8 @@ REASONS: Final = {
     "pipeline/tables/job.py TableJob._wanted: ConflictError": AGAIN,
     "pipeline/tables/join.py _commit: ConflictError": AGAIN,
     "pipeline/tables/join.py _commit: InDoubtError": "the table is read to know it",
+    "pipeline/tables/metadata_repair.py _is_gone: NotFoundError": ANSWER,
+    "pipeline/tables/metadata_repair.py _is_readable: UNREADABLE": ANSWER,
     "pipeline/tables/offsets.py offsets_file: ValueError": ANSWER,
     "pipeline/tables/parquet.py PartitionedWriter._finish: UnicodeEncodeError": AGAIN,
     "pipeline/tables/registry.py _is_descriptor: ValueError": ANSWER,

@@ -21,6 +21,7 @@ from penstock.cli.tables import counted, print_json
 from penstock.model.errors import InvalidRequestError
 
 if TYPE_CHECKING:
+    from penstock.pipeline.client import DoorOptions
     from penstock.pipeline.tables.job import TableSummary
     from penstock.pipeline.tables.maintenance import MaintenanceSummary
     from penstock.pipeline.tables.settings import TableSettings
@@ -116,6 +117,11 @@ _SHOWN_LOST = 5
 )
 @click.option("--restart", is_flag=True, help="Create a table again that was dropped.")
 @click.option(
+    "--repair",
+    is_flag=True,
+    help="Go back to the newest metadata that can be read, where the table's is lost, instead.",
+)
+@click.option(
     "--maintain",
     is_flag=True,
     help="Maintain the table instead: join small files, expire snapshots, delete orphans.",
@@ -167,6 +173,7 @@ def command(
     begin: str,
     adopt: bool,
     restart: bool,
+    repair: bool,
     maintain: bool,
     native: bool,
     snapshot_age_hours: int | None,
@@ -216,6 +223,9 @@ def command(
         raise InvalidRequestError(
             "make a table", topic, "--native is for --maintain", "leave out --native"
         )
+    if repair:
+        _repair(door, settings)
+        return
     conf = EXTENSIONS if native else {}
     choice = make_engine(engine, master, memory, workers, ui_port, conf=conf)
     with (
@@ -249,6 +259,23 @@ def command(
         print_json(msgspec.to_builtins(summary, str_keys=True))
     else:
         _print(summary)
+
+
+def _repair(door: "DoorOptions", settings: "TableSettings") -> None:
+    from penstock.pipeline.client import DoorClient
+    from penstock.pipeline.tables.catalog import open_catalog
+    from penstock.pipeline.tables.metadata_repair import repair_metadata
+    from penstock.pipeline.tables.settings import resolve
+
+    with DoorClient(door) as client:
+        topics = client.topics(names=[settings.topic]).topics
+    settings = resolve(settings, topics[0].configs if topics else {})
+    with open_catalog(settings.catalog) as catalog:
+        before, now = repair_metadata(catalog, settings.identifier)
+    if before == now:
+        click.echo(f"{settings.full_name}: nothing to repair, {now} can be read")
+    else:
+        click.echo(f"{settings.full_name}: {before} can't be read, it is at {now} again")
 
 
 def _hours_ms(hours: int | None) -> int | None:

@@ -32,6 +32,7 @@ from penstock.model.errors import (
 )
 from penstock.pipeline.tables.durable import DurableFileIO
 from penstock.pipeline.tables.files import is_local, split_url, warehouse_url
+from penstock.pipeline.tables.metadata_repair import UNREADABLE, find_damage
 from penstock.pipeline.tables.offsets import TOPIC_ID_PROPERTY, Lineage
 from penstock.pipeline.tables.settings import CatalogSettings
 from penstock.system.files import make_folder
@@ -118,12 +119,21 @@ def open_catalog(settings: CatalogSettings) -> Iterator[Catalog]:
 
 
 def load_table(catalog: Catalog, identifier: tuple[str, ...]) -> Table | None:
-    """A table, or None where there is none."""
+    """A table, or None where there is none.
+
+    Raises:
+        CorruptDataError: its metadata file is gone or damaged.
+    """
     with translated("load table", ".".join(identifier)):
         try:
             return catalog.load_table(identifier)
         except NoSuchTableError:
             return None
+        except UNREADABLE as error:
+            damage = find_damage(catalog, identifier)
+            if damage is None:
+                raise
+            raise damage from error
 
 
 def create_table(
