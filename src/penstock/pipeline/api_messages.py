@@ -117,11 +117,13 @@ class TopicState(Message, frozen=True):
 
 
 class Topics(Message, frozen=True):
-    """At a head of the journal that was read after the request came."""
+    """At a head of the journal that was read after the request came. `level`: the feature level
+    that is on; 0: an agent of an older release, which doesn't say."""
 
     position: int
     time_ms: int
     topics: list[TopicState]
+    level: int = 0
 
 
 class OffsetsRequest(Message, frozen=True):
@@ -248,6 +250,7 @@ class ReplacedPartition(Message, frozen=True):
     outputs: list[int]
     clean_end: int = -1
     sums: list[int] = []
+    merged: bool = False
 
 
 class ReplaceRequest(Message, frozen=True):

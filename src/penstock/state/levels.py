@@ -12,11 +12,13 @@ from penstock.model.errors import RetryableError
 from penstock.state import commands, pipeline_commands
 from penstock.state.changes import AgentChanged, AgentRemoved, Change, LevelChanged
 from penstock.state.commands import AnyCommand, CommitRuns, Relay
+from penstock.state.pipeline_commands import ReplaceRuns
 from penstock.state.rows import Agent
 from penstock.state.schema import (
     CLUSTER_LEVEL,
     FEATURE_LEVEL_MAX,
     INTEGRITY_LEVEL,
+    MERGING_LEVEL,
     PIPELINE_LEVEL,
 )
 
@@ -147,6 +149,8 @@ def level_needed(command: AnyCommand) -> int:
             return max([needed, *map(level_needed, command.commands)])
         case CommitRuns(raw=True):
             return max(needed, CLUSTER_LEVEL)
+        case ReplaceRuns() if any(each.merged for each in command.partitions):
+            return max(needed, MERGING_LEVEL)
         case _:
             return needed
 

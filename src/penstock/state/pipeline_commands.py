@@ -76,6 +76,8 @@ class ReplacedPartition(Struct, frozen=True, array_like=True, kw_only=True):
     is said of that."""
     sums: list[int] = []
     """The sum of each output run (`penstock.records.sums`), -1: unknown. Empty: of all of them."""
+    merged: bool = False
+    """Whether the outputs hold the inputs' records in fewer, larger batches (feature level 5)."""
 
 
 class ReplaceRuns(Command, frozen=True, tag="replace"):

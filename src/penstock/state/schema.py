@@ -9,15 +9,17 @@ FORMAT_VERSION: Final = 5
 older files to it."""
 OLDEST_VERSION: Final = 4
 """The oldest format version that is opened. Versions 1 to 3 are refused: no release wrote them."""
-FEATURE_LEVEL_MAX: Final = 4
+FEATURE_LEVEL_MAX: Final = 5
 """The newest semantics of apply that this release knows. 1: the embedded log; 2: the cluster;
-3: the pipeline; 4: integrity."""
+3: the pipeline; 4: integrity; 5: merging."""
 CLUSTER_LEVEL: Final = 2
 """From which on the cluster's commands are applied."""
 PIPELINE_LEVEL: Final = 3
 """From which on the pipeline's commands are applied."""
 INTEGRITY_LEVEL: Final = 4
 """The level from which on the rules of docs/formats/journal.md, "Integrity", hold."""
+MERGING_LEVEL: Final = 5
+"""The level from which on compaction may merge batches (docs/formats/journal.md, "Merging")."""
 STORED_ENTRIES: Final = 16
 """K: of how many of an agent's last entries the answers are kept. A power of two."""
 

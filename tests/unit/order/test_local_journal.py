@@ -194,7 +194,7 @@ def test_a_feature_level_of_a_later_release_stops(tmp_path: Path) -> None:
         stamp_ms=1,
         commands=[RegisterAgent(agent=order.agent_id, level_max=99), SetFeatureLevel(level=99)],
     )
-    with pytest.raises(CorruptDataError, match="feature level 99, this release knows 4"):
+    with pytest.raises(CorruptDataError, match="feature level 99, this release knows 5"):
         order._replica.append(encode_entry(entry), stamp_ms=1)
     order.close()
 

@@ -481,10 +481,10 @@ def test_a_state_of_a_later_level_is_refused_at_the_start(tmp_path: Path) -> Non
     # As a snapshot brings it, past the entry that switched the level on.
     Cluster(tmp_path).close()
     connection = sqlite3.connect(tmp_path / "metadata.sqlite")
-    connection.execute("UPDATE meta SET value = 5 WHERE name = 'feature_level'")
+    connection.execute("UPDATE meta SET value = 6 WHERE name = 'feature_level'")
     connection.commit()
     connection.close()
-    with pytest.raises(InvalidRequestError, match="feature level 5 is on, this release knows 4"):
+    with pytest.raises(InvalidRequestError, match="feature level 6 is on, this release knows 5"):
         Replica.open(tmp_path / "metadata.sqlite", LogMachine(), fsync=False)
 
 

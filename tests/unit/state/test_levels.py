@@ -12,9 +12,14 @@ from penstock.state.apply.machine import HANDLERS
 from penstock.state.changes import AgentChanged, AgentRemoved, AgentSeen, LevelChanged
 from penstock.state.commands import AnyCommand, CommitRuns, Heartbeat, Noop, Relay
 from penstock.state.levels import LEVEL_OF, KnownLevels, level_needed, refuse_below_level
-from penstock.state.pipeline_commands import OpenJob
+from penstock.state.pipeline_commands import OpenJob, ReplacedPartition, ReplaceRuns
 from penstock.state.rows import Agent, AgentStatus
-from penstock.state.schema import CLUSTER_LEVEL, FEATURE_LEVEL_MAX, PIPELINE_LEVEL
+from penstock.state.schema import (
+    CLUSTER_LEVEL,
+    FEATURE_LEVEL_MAX,
+    MERGING_LEVEL,
+    PIPELINE_LEVEL,
+)
 
 COMMANDS: list[Any] = list(typing.get_args(AnyCommand))
 
@@ -84,6 +89,14 @@ def test_a_relay_needs_what_its_entry_needs() -> None:
 def test_fields_of_a_later_level_count() -> None:
     assert level_needed(CommitRuns(runs=[])) == 1
     assert level_needed(CommitRuns(runs=[], raw=True)) == CLUSTER_LEVEL
+
+
+def test_a_replacement_that_merges_counts() -> None:
+    plain = ReplacedPartition(partition_key=1, inputs=[], outputs=[])
+    merged = msgspec.structs.replace(plain, merged=True)
+    for partitions, level in (([plain], PIPELINE_LEVEL), ([plain, merged], MERGING_LEVEL)):
+        command = ReplaceRuns(job=1, n=1, input_keys=[], objects=[], partitions=partitions)
+        assert level_needed(command) == level
 
 
 def test_the_agents_that_keep_the_level_low_are_named() -> None:

@@ -17,7 +17,7 @@ from penstock.records.sums import SUM_MASK, batch_sum, crcs_of, pack_crcs, parti
 from penstock.state.answers import Refusal, RunsReplaced, WriteCommitted
 from penstock.state.commands import CommitRuns, CreateTopic, RunCommit, TrimLog
 from penstock.state.pipeline_commands import ReplaceRuns, WriteRun
-from penstock.state.schema import FEATURE_LEVEL_MAX, INTEGRITY_LEVEL
+from penstock.state.schema import FEATURE_LEVEL_MAX, INTEGRITY_LEVEL, MERGING_LEVEL
 from unit.state.orders import KEY, TOPIC_ID, batch, commit, store
 from unit.state.pipelines import OTHER, Pipeline, output, replacing, write
 
@@ -196,6 +196,47 @@ def test_outputs_may_cut_the_inputs_in_other_places(pipeline: Pipeline) -> None:
     )
     assert pipeline.one(command) == RunsReplaced([0])
     assert sums(pipeline) == {0: first, 10: second}
+
+
+def test_merged_runs_have_sums_of_their_own(pipeline: Pipeline) -> None:
+    total = _three(pipeline)
+    invalid = RunsReplaced([Refusal.INVALID_REPLACEMENT])
+    for said, fields in (
+        ([total ^ 1], {"merged": False}),
+        ([], {"merged": True}),
+        ([-1], {"merged": True}),
+        ([total ^ 1], {"merged": True, "clean_end": 30}),
+        # More batches than the inputs' three.
+        ([total ^ 1], {"merged": True, "outputs": [0, 30, 0, 16, 300, 0, 4]}),
+        # A merged batch has all offsets of its inputs.
+        ([total ^ 1], {"merged": True, "outputs": [0, 29, 0, 16, 300, 0, 1]}),
+    ):
+        assert pipeline.one(_joined(pipeline, said, **fields)) == invalid, (said, fields)
+    merged = [0, 30, 0, 16, 300, 0, 1]
+    changes = pipeline.one(_joined(pipeline, [total ^ 1], merged=True, outputs=merged))
+    assert changes == RunsReplaced([0])
+    assert sums(pipeline) == {0: total ^ 1}
+
+
+def test_merged_runs_leave_producers_as_they_are(pipeline: Pipeline) -> None:
+    for number, name in enumerate("abc"):
+        pipeline.named(name, batch(10, producer=(7, 0, 10 * number)), crcs=[number])
+    before = pipeline.queries.producer_ranges(KEY, 7)
+    outputs = [0, 30, 0, 16, 300, 0, 1]
+    assert pipeline.one(_joined(pipeline, [5], merged=True, outputs=outputs)) == RunsReplaced([0])
+    assert (
+        pipeline.queries.producer_ranges(KEY, 7) == before == (0, [0, 9, 0, 10, 19, 10, 20, 29, 20])
+    )
+
+
+def test_below_its_level_merging_counts_for_nothing(tmp_path: Path) -> None:
+    """A release of then leaves the field out, and refuses what has another sum."""
+    below = Pipeline(tmp_path, level=MERGING_LEVEL - 1)
+    total = _three(below)
+    merged = _joined(below, [total ^ 1], merged=True)
+    assert below.one(merged) == RunsReplaced([Refusal.INVALID_REPLACEMENT])
+    assert below.one(_joined(below, [total], merged=True)) == RunsReplaced([0])
+    below.close()
 
 
 # -- what a reader sees ----------------------------------------------------------------------------

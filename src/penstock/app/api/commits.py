@@ -139,6 +139,7 @@ class _Commits:
                         outputs=each.outputs,
                         clean_end=each.clean_end,
                         sums=each.sums,
+                        merged=each.merged,
                     )
                     for index, each in enumerate(wanted.partitions)
                 ],

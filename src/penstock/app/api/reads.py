@@ -156,6 +156,7 @@ class _Reads:
                     )
                     for topic, config in zip(topics, configs, strict=True)
                 ],
+                level=sources.view.feature_level,
             )
         )
 

@@ -29,12 +29,13 @@ from penstock.state.pipeline_commands import (
     ReplacedPartition,
     ReplaceRuns,
 )
-from penstock.state.schema import INTEGRITY_LEVEL
+from penstock.state.schema import INTEGRITY_LEVEL, MERGING_LEVEL
 from penstock.state.tables import PartitionRow, RunValues, Tables
 
 _LISTED: Final = (
-    "SELECT base_offset, end_offset, object_id, position, length, sum FROM object_runs"
-    " WHERE partition_key = ? AND base_offset >= ? AND base_offset < ? ORDER BY base_offset"
+    "SELECT base_offset, end_offset, object_id, position, length, sum, batch_count"
+    " FROM object_runs WHERE partition_key = ? AND base_offset >= ? AND base_offset < ?"
+    " ORDER BY base_offset"
 )
 _IN_WAL: Final = (
     "SELECT 1 FROM wal_runs WHERE partition_key = ? AND base_offset >= ? AND base_offset < ?"
@@ -81,7 +82,9 @@ class _Replacing:
         self._inputs = [_object_id(tables, key) for key in command.input_keys]
         self._outputs = [tables.add_object(new.key, new.size_bytes) for new in command.objects]
         self._live: Counter[int] = Counter()
-        self._knows_sums = tables.meta_int("feature_level") >= INTEGRITY_LEVEL
+        level = tables.meta_int("feature_level")
+        self._knows_sums = level >= INTEGRITY_LEVEL
+        self._merges = level >= MERGING_LEVEL
 
     def codes(self) -> list[int]:
         """Replace each partition that can be; 0 or a Refusal for each."""
@@ -111,11 +114,18 @@ class _Replacing:
         ):
             return Refusal.INVALID_REPLACEMENT
         if inputs:
-            before = self._sums_before(key, inputs)
+            before = self._rows_before(key, inputs)
             if before is None:
                 return Refusal.INPUT_CHANGED
-            keeps_all = listed.clean_end < 0 and inputs[0][0] >= partition.log_start
-            if keeps_all and _differ(before, sums):
+            if self._merges and listed.merged:
+                if listed.clean_end >= 0 or not _may_be_merged(before, outputs, sums):
+                    return Refusal.INVALID_REPLACEMENT
+            elif (
+                # All batches are kept.
+                listed.clean_end < 0
+                and inputs[0][0] >= partition.log_start
+                and _differ([row[0] for row in before], sums)
+            ):
                 return Refusal.INVALID_REPLACEMENT
             after = zip(outputs, sums, strict=True)
             self._move(key, partition, inputs, after, cleaned=listed.clean_end >= 0)
@@ -129,8 +139,8 @@ class _Replacing:
             return [None] * (len(listed.outputs) // OUTPUT_FIELDS)
         return [None if number < 0 else number for number in listed.sums]
 
-    def _sums_before(self, key: int, inputs: list[_Run]) -> list[int | None] | None:
-        """The sums of the inputs. None: they are no longer as they are listed."""
+    def _rows_before(self, key: int, inputs: list[_Run]) -> list[tuple[int | None, int]] | None:
+        """Sum and count of batches of the inputs. None: they are no longer as they are listed."""
         execute = self._context.tables.execute
         span = (key, inputs[0][0], inputs[-1][1])
         names = self._inputs
@@ -141,7 +151,7 @@ class _Replacing:
         found = execute(_LISTED, span).fetchall()
         if [row[:5] for row in found] != wanted or execute(_IN_WAL, span).fetchone() is not None:
             return None
-        return [row[5] for row in found]
+        return [(row[5], row[6]) for row in found]
 
     def _move(
         self,
@@ -228,6 +238,14 @@ def _differ(before: Sequence[int | None], after: Sequence[int | None]) -> bool:
     inputs have, as far as all sums are known."""
     left, right = _total(before), _total(after)
     return left is not None and right is not None and left != right
+
+
+def _may_be_merged(
+    before: Sequence[tuple[int | None, int]], outputs: list[_Run], sums: Sequence[int | None]
+) -> bool:
+    """Whether outputs may be inputs with other batches: nothing here says what is in these, so at
+    least their own sums must be known, and they can't have become more."""
+    return None not in sums and sum(run[6] for run in outputs) <= sum(row[1] for row in before)
 
 
 def _total(sums: Sequence[int | None]) -> int | None:
