@@ -37,24 +37,34 @@ class BlockArena:
         """Forget what is there, and keep the room."""
         self.used = 0
 
-    def append(self, codec: int, block: memoryview, *, subject: str) -> tuple[int, int]:
+    def append(
+        self,
+        codec: int,
+        block: memoryview,
+        *,
+        subject: str,
+        bytes_max: int | None = None,
+    ) -> tuple[int, int]:
         """Add a block: where it lies, (start, end).
 
         Raises:
-            CorruptDataError: it is not of the codec, or larger than DECOMPRESSED_BYTES_MAX.
+            CorruptDataError: it is not of the codec, or larger than `bytes_max`, or than
+                DECOMPRESSED_BYTES_MAX where that is None.
         """
+        if bytes_max is None:
+            bytes_max = DECOMPRESSED_BYTES_MAX
         start = self.used
         try:
             if codec == 0:
-                self._reserve(len(block))
+                self.reserve(len(block))
                 self.data[start : start + len(block)] = np.frombuffer(block, dtype=uint8)
                 self.used += len(block)
             elif codec == 2:
-                self._append_snappy(block)
-            elif codec == 3 and self._append_lz4(block):
+                self._append_snappy(block, bytes_max)
+            elif codec == 3 and self._append_lz4(block, bytes_max):
                 pass
             elif codec in _INTO:
-                self._append_stream(_INTO[codec], block)
+                self._append_stream(_INTO[codec], block, bytes_max)
             else:
                 raise _RefusedError(f"unknown compression codec {codec}")
         except (
@@ -71,15 +81,15 @@ class BlockArena:
         return start, self.used
 
     def _append_stream(
-        self, decompress_into: Callable[[Buffer, Buffer], int], block: Buffer
+        self, decompress_into: Callable[[Buffer, Buffer], int], block: Buffer, bytes_max: int
     ) -> None:
         start = self.used
         size = len(memoryview(block))
-        room = min(max(_GROWTH * size, 64 << 10), DECOMPRESSED_BYTES_MAX)
+        room = min(max(_GROWTH * size, 64 << 10), bytes_max)
         while True:
-            self._reserve(room)
+            self.reserve(room)
             # All the room there is, up to the bound: what is left of a growing arena is free.
-            end = min(len(self.data), start + DECOMPRESSED_BYTES_MAX)
+            end = min(len(self.data), start + bytes_max)
             try:
                 self.used = start + decompress_into(block, memoryview(self.data.data)[start:end])
             except cramjam.DecompressionError as error:
@@ -87,39 +97,39 @@ class BlockArena:
                     raise
             else:
                 return
-            if end - start >= DECOMPRESSED_BYTES_MAX:
-                raise _RefusedError(f"more than {DECOMPRESSED_BYTES_MAX} bytes when decompressed")
-            room = min(_GROWTH * (end - start), DECOMPRESSED_BYTES_MAX)
+            if end - start >= bytes_max:
+                raise _RefusedError(f"more than {bytes_max} bytes when decompressed")
+            room = min(_GROWTH * (end - start), bytes_max)
 
-    def _append_lz4(self, frame: memoryview) -> bool:
+    def _append_lz4(self, frame: memoryview, bytes_max: int) -> bool:
         """Add a frame block by block; False: it needs the general decoder."""
         found = find_blocks(frame)
         if found is None:
             return False
-        blocks, bytes_max = found
+        blocks, block_max = found
         start = self.used
         for at, end, is_packed in blocks:
             if not is_packed:
-                if end - at > bytes_max:
+                if end - at > block_max:
                     raise _RefusedError(f"an LZ4 block of {end - at} bytes")
-                self._reserve(end - at)
+                self.reserve(end - at)
                 self.data[self.used : self.used + end - at] = np.frombuffer(
                     frame[at:end], dtype=uint8
                 )
                 self.used += end - at
             else:
-                self._reserve(bytes_max)
-                room = memoryview(self.data.data)[self.used : self.used + bytes_max]
+                self.reserve(block_max)
+                room = memoryview(self.data.data)[self.used : self.used + block_max]
                 self.used += cramjam.lz4.decompress_block_into(
-                    frame[at:end], room, output_len=bytes_max
+                    frame[at:end], room, output_len=block_max
                 )
-            if self.used - start > DECOMPRESSED_BYTES_MAX:
-                raise _RefusedError(f"more than {DECOMPRESSED_BYTES_MAX} bytes when decompressed")
+            if self.used - start > bytes_max:
+                raise _RefusedError(f"more than {bytes_max} bytes when decompressed")
         return True
 
-    def _append_snappy(self, block: memoryview) -> None:
+    def _append_snappy(self, block: memoryview, bytes_max: int) -> None:
         if bytes(block[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
-            self._append_snappy_block(bytes(block), DECOMPRESSED_BYTES_MAX)
+            self._append_snappy_block(bytes(block), bytes_max)
             return
         start, position = self.used, 16
         while position < len(block):
@@ -127,18 +137,19 @@ class BlockArena:
             part = block[position + 4 : position + 4 + size]
             if len(part) != size:
                 raise _RefusedError(f"snappy block of {size} bytes at {position} is cut")
-            self._append_snappy_block(bytes(part), DECOMPRESSED_BYTES_MAX - (self.used - start))
+            self._append_snappy_block(bytes(part), bytes_max - (self.used - start))
             position += 4 + size
 
     def _append_snappy_block(self, block: bytes, bytes_max: int) -> None:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > bytes_max:
-            raise _RefusedError(f"more than {DECOMPRESSED_BYTES_MAX} bytes when decompressed")
-        self._reserve(size)
+            raise _RefusedError(f"more than {bytes_max} bytes when decompressed")
+        self.reserve(size)
         room = memoryview(self.data.data)[self.used : self.used + size]
         self.used += cramjam.snappy.decompress_raw_into(block, room)
 
-    def _reserve(self, count: int) -> None:
+    def reserve(self, count: int) -> None:
+        """Make room for so many bytes more."""
         wanted = self.used + count
         if wanted <= len(self.data):
             return

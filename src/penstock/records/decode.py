@@ -80,7 +80,7 @@ def decode_batch(batch: memoryview) -> Iterator[Record]:
         raise BatchError(BatchFault.INVALID, f"{len(data) - position} bytes after the last record")
 
 
-def decompress(codec: int, data: memoryview) -> bytes:
+def decompress(codec: int, data: memoryview, *, bytes_max: int | None = None) -> bytes:
     """The records block of a batch, uncompressed.
 
     Args:
@@ -88,19 +88,22 @@ def decompress(codec: int, data: memoryview) -> bytes:
 
     Raises:
         BatchError: an unknown codec, bytes that are not of it (INVALID), or more than
-            DECOMPRESSED_BYTES_MAX (TOO_LARGE); memory for no more than that is taken.
+            `bytes_max` (TOO_LARGE), or than DECOMPRESSED_BYTES_MAX where that is None; memory for
+            no more than that is taken.
     """
+    if bytes_max is None:
+        bytes_max = DECOMPRESSED_BYTES_MAX
     if codec == 0:
         return bytes(data)
     try:
         if codec == 1:
-            return _bounded(cramjam.gzip.decompress_into, data)
+            return _bounded(cramjam.gzip.decompress_into, data, bytes_max)
         if codec == 2:
-            return _unsnappy(bytes(data))
+            return _unsnappy(bytes(data), bytes_max)
         if codec == 3:
-            return _bounded(cramjam.lz4.decompress_into, data)
+            return _bounded(cramjam.lz4.decompress_into, data, bytes_max)
         if codec == 4:
-            return _bounded(cramjam.zstd.decompress_into, data)
+            return _bounded(cramjam.zstd.decompress_into, data, bytes_max)
     except (cramjam.DecompressionError, ValueError, OverflowError, MemoryError) as error:
         raise BatchError(
             BatchFault.INVALID, f"{len(data)} bytes are not {CODECS[codec]}: {error}"
@@ -108,14 +111,16 @@ def decompress(codec: int, data: memoryview) -> bytes:
     raise BatchError(BatchFault.INVALID, f"unknown compression codec {codec}")
 
 
-def _bounded(decompress_into: Callable[[Buffer, Buffer], int], data: memoryview) -> bytes:
+def _bounded(
+    decompress_into: Callable[[Buffer, Buffer], int], data: memoryview, bytes_max: int
+) -> bytes:
     """Decompress into buffers of ours, each larger than the last, up to the bound.
 
     The decompressor stops where the buffer ends, so what a hostile batch costs is known before
     it begins. Trying again costs a third more than knowing the size would, and is rare: most
     batches are no longer than four times what was sent.
     """
-    size = min(max(_BUFFER_GROWTH * len(data), _FIRST_BUFFER_BYTES_MIN), DECOMPRESSED_BYTES_MAX)
+    size = min(max(_BUFFER_GROWTH * len(data), _FIRST_BUFFER_BYTES_MIN), bytes_max)
     while True:
         buffer = bytearray(size)
         try:
@@ -125,18 +130,18 @@ def _bounded(decompress_into: Callable[[Buffer, Buffer], int], data: memoryview)
                 raise
         else:
             return bytes(memoryview(buffer)[:length])
-        if size == DECOMPRESSED_BYTES_MAX:
+        if size == bytes_max:
             raise _too_large(size)
-        size = min(_BUFFER_GROWTH * size, DECOMPRESSED_BYTES_MAX)
+        size = min(_BUFFER_GROWTH * size, bytes_max)
         del buffer  # before the next one is made
 
 
-def _unsnappy(data: bytes) -> bytes:
+def _unsnappy(data: bytes, bytes_max: int) -> bytes:
     # Java clients and librdkafka wrap blocks in Xerial's framing: magic, two versions, then
     # length-prefixed raw blocks; others send one raw block.
     if not data.startswith(XERIAL_MAGIC):
-        return _snappy_block(data, DECOMPRESSED_BYTES_MAX)
-    position, parts, left = 16, [], DECOMPRESSED_BYTES_MAX
+        return _snappy_block(data, bytes_max)
+    position, parts, left = 16, [], bytes_max
     while position < len(data):
         size = int.from_bytes(data[position : position + 4], "big")
         block = data[position + 4 : position + 4 + size]
@@ -153,7 +158,7 @@ def _snappy_block(block: bytes, bytes_max: int) -> bytes:
     # The decoder takes memory for what the block's preamble says before it looks further, and
     # fails where the block then has more: so here the announced length is the bound.
     if cramjam.snappy.decompress_raw_len(block) > bytes_max:
-        raise _too_large(DECOMPRESSED_BYTES_MAX)
+        raise _too_large(bytes_max)
     return bytes(cramjam.snappy.decompress_raw(block))
 
 

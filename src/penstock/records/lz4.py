@@ -32,13 +32,18 @@ BLOCK_BYTES: Final = 64 << 10
 _STORED: Final = 1 << 31
 
 
-def compress_lz4(body: Buffer) -> bytes:
-    """A frame that holds `body`, by LZ4's fast mode."""
+def compress_lz4(body: Buffer, *, high_level: int | None = None) -> bytes:
+    """A frame that holds `body`, by LZ4's fast mode, or at a level of its high compression."""
     view = memoryview(body).cast("B")
     parts: list[Buffer] = [_HEADER]
     for start in range(0, len(view), BLOCK_BYTES):
         block = view[start : start + BLOCK_BYTES]
-        packed = cramjam.lz4.compress_block(block, store_size=False)
+        if high_level is None:
+            packed = cramjam.lz4.compress_block(block, store_size=False)
+        else:
+            packed = cramjam.lz4.compress_block(
+                block, mode="high_compression", compression=high_level, store_size=False
+            )
         if len(packed) < len(block):
             parts += (len(packed).to_bytes(4, "little"), memoryview(packed))
         else:
