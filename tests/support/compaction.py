@@ -43,6 +43,10 @@ class MemoryItemStore:
         self.objects[key] = b"".join(parts)
         return key
 
+    def token_bytes(self, count: int) -> bytes:
+        """As the port says, but that they can be guessed."""
+        return bytes(range(count))
+
 
 def records_of(body: Buffer) -> list[tuple[int, Record]]:
     """(offset, record) of whole batches with final offsets; CRCs checked."""

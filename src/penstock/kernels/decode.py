@@ -25,18 +25,14 @@ from penstock.kernels.blocks import BlockArena
 from penstock.kernels.index import (
     ATTRIBUTES,
     BASE_OFFSET,
-    BASE_TIMESTAMP,
     LAST_DELTA,
-    MAX_TIMESTAMP,
-    POSITION,
     RECORD_COUNT,
-    SIZE,
     BatchIndex,
     check_crcs,
     index_batches,
 )
-from penstock.model.errors import CorruptDataError
-from penstock.records.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LOG_APPEND_TIME
+from penstock.kernels.record_blocks import blocks_of, corrupt
+from penstock.records.batch import CODEC_MASK, CONTROL
 from penstock.records.decode import DECOMPRESSED_BYTES_MAX
 
 OFFSET: Final = "offset"
@@ -183,22 +179,6 @@ def column_schema(columns: Collection[str]) -> pa.Schema:
     return pa.schema([(name, kind) for name, kind in COLUMN_TYPES.items() if name in columns])
 
 
-def blocks_of(rows: Int64s) -> Int64s:
-    """Return the rows that `parse.find_fields` takes for batches that hold their blocks."""
-    stamped = (rows[:, ATTRIBUTES] & LOG_APPEND_TIME) != 0
-    blocks = np.empty((len(rows), parse.BLOCK_COLUMNS), dtype=int64)
-    blocks[:, parse.BLOCK_START] = rows[:, POSITION] + HEADER_BYTES
-    blocks[:, parse.BLOCK_END] = rows[:, POSITION] + rows[:, SIZE]
-    blocks[:, parse.BLOCK_BASE_OFFSET] = rows[:, BASE_OFFSET]
-    blocks[:, parse.BLOCK_LAST_DELTA] = rows[:, LAST_DELTA]
-    blocks[:, parse.BLOCK_TIMESTAMP] = np.where(
-        stamped, rows[:, MAX_TIMESTAMP], rows[:, BASE_TIMESTAMP]
-    )
-    blocks[:, parse.BLOCK_STAMPED] = stamped
-    blocks[:, parse.BLOCK_COUNT] = rows[:, RECORD_COUNT]
-    return blocks
-
-
 def _in_place(
     index: BatchIndex, rows: Int64s, blocks: Int64s, chunk_bytes: int, subject: str
 ) -> Iterator[tuple[Uint8s, Int64s]]:
@@ -343,11 +323,3 @@ def _array(kind: type, count: int) -> NDArray[Any]:
     is written into them."""
     item = np.dtype(kind).itemsize
     return np.frombuffer(pa.allocate_buffer(count * item), dtype=kind)
-
-
-def corrupt(fault: int, block: Int64s, subject: str) -> CorruptDataError:
-    """The error for a fault of `parse` in a block."""
-    offset = block[parse.BLOCK_BASE_OFFSET]
-    return CorruptDataError(
-        "decode batch", f"{subject}, batch of offset {offset}", parse.FAULTS[fault]
-    )

@@ -16,7 +16,6 @@ from penstock.kernels import keyed, parse
 from penstock.kernels.arrays import Int64s, Uint8s, Uint64s
 from penstock.kernels.blocks import BlockArena
 from penstock.kernels.compress import compress
-from penstock.kernels.decode import blocks_of, corrupt
 from penstock.kernels.index import (
     ATTRIBUTES,
     POSITION,
@@ -26,6 +25,7 @@ from penstock.kernels.index import (
     check_crcs,
     index_batches,
 )
+from penstock.kernels.record_blocks import blocks_of, corrupt
 from penstock.model.errors import CorruptDataError
 from penstock.records.batch import (
     CODEC_MASK,

@@ -168,7 +168,10 @@ class LongFetch(FetchWork):
         missing: asyncio.Task[None] | None = None
         for start in range(0, len(wanted), FOUND_AT_ONCE):
             targets = find_targets(
-                wanted[start : start + FOUND_AT_ONCE], self._view, self._certainty
+                wanted[start : start + FOUND_AT_ONCE],
+                self._view,
+                self._certainty,
+                version=self._version,
             )
             touched = len(self._touched)
             length, missing, is_bad = self._collect_from(targets, length, missing)
@@ -213,7 +216,10 @@ class LongFetch(FetchWork):
         turns, wanted = self._context.broker.turns, self._wanted
         for start in range(0, len(wanted), FOUND_AT_ONCE):
             targets = find_targets(
-                wanted[start : start + FOUND_AT_ONCE], self._view, self._certainty
+                wanted[start : start + FOUND_AT_ONCE],
+                self._view,
+                self._certainty,
+                version=self._version,
             )
             keys = [target.key for target in targets if target.head is not None]
             waiters.append(Waiter(keys, news.set))

@@ -10,9 +10,13 @@ from penstock.kafka.wire.fetch_codec import FetchPartition, FetchRequest, Partit
 from penstock.kafka.wire.fetch_repeat import KnownFetch
 from penstock.log.fetch.waiters import Waiter
 from penstock.model.ids import PartitionKey, partition_key
+from penstock.model.topic_configs import TOPIC_CONFIGS, effective
 from penstock.state.read.view import Head, StateView, Topic
 
 _NO_PARTITION: Final = PartitionKey(-1)
+ZSTD_FROM: Final = 10
+"""KIP-110: the version of those who know zstd. Kafka looks at the config, not at batches."""
+_COMPRESSION: Final = TOPIC_CONFIGS["compression.type"]
 
 
 class Target:
@@ -60,18 +64,28 @@ class LastFetch:
 
 
 def find_targets(
-    wanted_partitions: Sequence[FetchPartition], view: StateView, certainty: Certainty
+    wanted_partitions: Sequence[FetchPartition],
+    view: StateView,
+    certainty: Certainty,
+    *,
+    version: int,
 ) -> list[Target]:
     """Find each wanted partition. This is done once per version of the topics, since most fetches
-    of many partitions find nothing new in nearly all of them."""
+    of many partitions find nothing new in nearly all of them.
+
+    Args:
+        version: of the request.
+    """
     targets = []
     known_epochs = (view.leader_epoch, NO_LEADER_EPOCH)
     named: str | bytes | None = None
     topic: Topic | None = None
+    unreadable = False
     for wanted in wanted_partitions:
         if wanted.topic is not named:
             named = wanted.topic
             topic = view.topic_by_id(named) if isinstance(named, bytes) else view.topic(named)
+            unreadable = version < ZSTD_FROM and topic is not None and _has_zstd(topic, view)
         data = PartitionData(wanted.topic, wanted.partition, 0)
         head = None
         key = _NO_PARTITION
@@ -87,6 +101,8 @@ def find_targets(
             head = view.head(key)
             if head is not None and wanted.leader_epoch not in known_epochs:
                 data.error_code = leader_epoch_error(wanted.leader_epoch, view.leader_epoch)
+            elif head is not None and unreadable:
+                data.error_code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
         if data.error_code and head is not None:
             # Errors carry the real offsets too: -1 makes some clients loop.
             data.high_watermark = data.last_stable_offset = head.next_offset
@@ -98,3 +114,8 @@ def find_targets(
             )
         targets.append(Target(key, head, data, wanted))
     return targets
+
+
+def _has_zstd(topic: Topic, view: StateView) -> bool:
+    """Whether the topic's batches are zstd where they are merged."""
+    return effective(_COMPRESSION, topic.configs, view.cluster_configs) == "zstd"

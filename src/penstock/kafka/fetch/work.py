@@ -124,7 +124,7 @@ class FetchWork:
     def _find_nearer(self, wanted: Sequence[FetchPartition], leaders: Leaders) -> list[Target]:
         """Partitions, each with the agent that the client should ask for it."""
         view = self._view
-        targets = find_targets(wanted, view, self._certainty)
+        targets = find_targets(wanted, view, self._certainty, version=self._version)
         for target in targets:
             data = target.data
             name = data.topic

@@ -159,7 +159,9 @@ class _Fetch(FetchWork):
 
     def _find_targets(self) -> None:
         self._generation = self._view.generation
-        self._targets = find_targets(self._wanted, self._view, self._certainty)
+        self._targets = find_targets(
+            self._wanted, self._view, self._certainty, version=self._version
+        )
         last = self._last
         if last is not None:
             if last.waiter is not None:
