@@ -35,7 +35,7 @@ _NO_SEGMENT_FILES: Final = (
 )
 _NO_REPLICAS: Final = "a partition has no replicas: its bytes are in the WAL and the object store"
 _ALWAYS_FLUSHED: Final = "every append is durable before it is acknowledged"
-_AS_PRODUCED: Final = "batches are kept as they were produced, whatever their compression"
+_MERGED: Final = "the pipeline compresses batches so that it merges; others stay as produced"
 _NO_TIERS: Final = "there is no second tier: all bytes move to the object store"
 
 _H, _S, _M, _R = Standing.HONOURED, Standing.STORED, Standing.MEANINGLESS, Standing.REFUSED
@@ -64,17 +64,17 @@ _ROWS: Final[tuple[tuple[str, _Values, str, str, Standing, str, str], ...]] = (
      ("What happens to old records: delete discards them by time, size and count, compact keeps "
      "the last one of each key; both may be given. A topic that is only compacted never loses "
      "records by time, size or count. `penstock pipeline` compacts, see docs/compaction.md.")),
-    ("compression.gzip.level", _int(-1, 9), "-1", "compression.gzip.level", _M, _AS_PRODUCED,
-     "Level of gzip when the broker compresses."),
-    ("compression.lz4.level", _int(1, 17), "9", "compression.lz4.level", _M, _AS_PRODUCED,
-     "Level of lz4 when the broker compresses."),
+    ("compression.gzip.level", _int(-1, 9), "-1", "compression.gzip.level", _S, _MERGED,
+     "Level of gzip where the pipeline merges batches."),
+    ("compression.lz4.level", _int(1, 17), "9", "compression.lz4.level", _S, _MERGED,
+     "Level of lz4 where the pipeline merges batches."),
     ("compression.type",
      (_TEXT, one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")), "producer",
-     "compression.type", _M, _AS_PRODUCED,
-     ("The compression that Kafka turns batches into. Here every value means producer: batches "
-     "pass through untouched, and consumers read any compression.")),
-    ("compression.zstd.level", _int(-131072, 22), "3", "compression.zstd.level", _M, _AS_PRODUCED,
-     "Level of zstd when the broker compresses."),
+     "compression.type", _S, _MERGED,
+     ("The compression of batches that the pipeline has merged (docs/compaction.md); producer: "
+     "that of most of what went into one. Others pass through untouched.")),
+    ("compression.zstd.level", _int(-131072, 22), "3", "compression.zstd.level", _S, _MERGED,
+     "Level of zstd where the pipeline merges batches."),
     ("delete.retention.ms", _long(), "86400000",
      "log.cleaner.delete.retention.ms", _S, "the pipeline's key compaction acts on it",
      "How long a tombstone is kept in a compacted topic, in milliseconds."),

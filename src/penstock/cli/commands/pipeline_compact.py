@@ -91,6 +91,9 @@ def _print(summary: "Summary") -> None:
         f"read {counted(summary.read_bytes, 'byte')}, "
         f"wrote {counted(summary.written_bytes, 'byte')}"
     )
+    if summary.merged_batches:
+        merged = counted(summary.merged_batches, "small batch", "small batches")
+        click.echo(f"merged {merged} into larger ones")
     if summary.dropped_records:
         click.echo(f"left out {counted(summary.dropped_records, 'superseded record')}")
     if summary.gone_items:

@@ -13,6 +13,7 @@ from typing_extensions import Buffer
 
 from penstock.model.errors import CorruptDataError
 from penstock.pipeline.api_messages import OutputObject, ReplacedPartition
+from penstock.records.merging import Merging
 from penstock.records.sums import SUM_MASK
 
 MIB: Final = 1 << 20
@@ -39,6 +40,8 @@ class CompactionSettings(Struct, frozen=True, kw_only=True):
     """The runs of an object of which less is live are moved, so that it can be deleted."""
     small_object_bytes: int = 1 << 20
     """The runs of old objects that are shorter are gathered in a longer one."""
+    merged_below_bytes: int = 16 << 10
+    """Batches of a join that are shorter on average are merged; 0: none are."""
     item_runs_max: int = 10_000
     item_partitions_max: int = 2_000
 
@@ -65,6 +68,8 @@ class ItemPartition(Struct, frozen=True, kw_only=True):
     sums: list[int] = []
     """The sums of each run's batches (`penstock.records.sums`), -1: not known. Empty: no sum is
     known."""
+    merging: Merging | None = None
+    """Not None: its small batches are to be merged, and so."""
 
     @property
     def size_bytes(self) -> int:
@@ -168,6 +173,8 @@ class ItemDone(Struct, frozen=True, kw_only=True):
     written_bytes: int
     batches: int
     """The number of batches that were written."""
+    merged_batches: int = 0
+    """Batches that became part of a larger one."""
     dropped_records: int = 0
     """Records that a later record of the same key, or a tombstone's age, made superfluous."""
 

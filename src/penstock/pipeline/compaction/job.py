@@ -29,6 +29,7 @@ from penstock.pipeline.compaction.task import (
     Outcome,
 )
 from penstock.pipeline.engine import Engine
+from penstock.state.schema import MERGING_LEVEL
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +76,8 @@ class Summary(Struct, kw_only=True):
     read_bytes: int = 0
     written_bytes: int = 0
     dropped_records: int = 0
+    merged_batches: int = 0
+    """That became part of a larger one."""
     refused: list[RefusedPartition] = []
     gone_items: int = 0
     """Items whose inputs were deleted before they were read."""
@@ -112,7 +115,15 @@ def plan_compaction(
         ]
     # Without any range there is nothing to list; None would mean all.
     pages = client.runs(ranges) if ranges is None or ranges else iter(())
-    return plan(pages, topics, settings, now_ms=answer.time_ms, whole=names is None), topics
+    planned = plan(
+        pages,
+        topics,
+        settings,
+        now_ms=answer.time_ms,
+        whole=names is None,
+        merges=answer.level >= MERGING_LEVEL,
+    )
+    return planned, topics
 
 
 def compact(
@@ -249,6 +260,7 @@ class _Job:
         if took_effect:
             summary.items += 1
             summary.dropped_records += done.dropped_records
+            summary.merged_batches += done.merged_batches
 
 
 def with_producers(client: DoorClient, items: Sequence[Item]) -> list[Item]:

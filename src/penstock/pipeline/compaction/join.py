@@ -1,12 +1,13 @@
 """Joining runs: an item's batches copied as bytes into one run per partition, in one object.
 Pure.
 
-Nothing is decoded and no offset changes. Only bytes that a run names are read, so what no run
-names (repeats of producers that sent twice, what was refused, what was trimmed) stays behind.
+Nothing is decoded, but where small batches are merged, and no offset changes. Only bytes that a run
+names are read, so what no run names (repeats of producers that sent twice, what was refused, what
+was trimmed) stays behind.
 Transactions: the batches of an aborted one would be left out here, in `_kept_from`'s place.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from penstock.model.errors import CorruptDataError
@@ -16,7 +17,7 @@ from penstock.records.batch import HEADER, HEADER_BYTES, LENGTH_END
 from penstock.records.sums import partition_seed, run_sum
 from penstock.segment import RunDescriber, SegmentRun, build_segment
 
-_OPERATION: Final = "compact"
+OPERATION: Final = "compact"
 _INPUT_FIELDS: Final = 5
 
 
@@ -38,13 +39,21 @@ class Arena:
         return memoryview(self._memory)[:size_bytes]
 
 
-def join_runs(item: JoinItem, store: ItemStore, arena: Arena | None = None) -> ItemDone:
+Merge = Callable[[JoinItem, ItemPartition, memoryview], tuple[SegmentRun, int]]
+"""Merges the batches of one partition instead (`penstock.pipeline.compaction.merge`): its run, and
+how many batches became part of a larger one."""
+
+
+def join_runs(
+    item: JoinItem, store: ItemStore, arena: Arena | None = None, merge: Merge | None = None
+) -> ItemDone:
     """Run an item: read, check, and put one object.
 
     Takes about the item's size in memory, since an object's size must be known when it is put.
 
     Args:
         arena: used again for one item after the other.
+        merge: what merges batches, of partitions that want it; None: they are copied.
 
     Raises:
         NotFoundError: an input is gone.
@@ -55,10 +64,16 @@ def join_runs(item: JoinItem, store: ItemStore, arena: Arena | None = None) -> I
     space = (arena or Arena()).take(item.size_bytes)
     _read(item, store, space)
     runs: list[SegmentRun] = []
+    merged: list[int] = []
     at = 0
     for partition in item.partitions:
         end = at + partition.size_bytes
-        runs.append(_join(item, partition, space[at:end]))
+        if merge is not None and partition.merging is not None:
+            run, count = merge(item, partition, space[at:end])
+        else:
+            run, count = join_partition(item, partition, space[at:end]), 0
+        runs.append(run)
+        merged.append(count)
         at = end
     segment = build_segment(runs)
     key = store.put(segment.parts)
@@ -72,14 +87,16 @@ def join_runs(item: JoinItem, store: ItemStore, arena: Arena | None = None) -> I
                 inputs=partition.inputs,
                 outputs=output_row(run, position=position),
                 sums=[run.sum],
+                merged=count > 0,
             )
-            for partition, run, position in zip(
-                item.partitions, runs, segment.positions, strict=True
+            for partition, run, count, position in zip(
+                item.partitions, runs, merged, segment.positions, strict=True
             )
         ],
         read_bytes=item.size_bytes,
         written_bytes=segment.size_bytes,
         batches=sum(run.batch_count for run in runs),
+        merged_batches=sum(merged),
     )
 
 
@@ -100,24 +117,25 @@ def _read(item: JoinItem, store: ItemStore, space: memoryview) -> None:
     """Fill `space` with the bytes of all runs, in the item's order."""
     ranges: list[tuple[str, int, int, str]] = []
     for partition in item.partitions:
-        for _, _, index, position, length in _rows(partition):
+        for _, _, index, position, length in rows_of(partition):
             source = item.objects[index]
             ranges.append((source.key, position, position + length, source.origin))
     store.read_into(space, ranges)
 
 
-def _rows(partition: ItemPartition) -> Iterator[tuple[int, int, int, int, int]]:
+def rows_of(partition: ItemPartition) -> Iterator[tuple[int, int, int, int, int]]:
+    """The inputs of a partition, as `ItemPartition.inputs` has them."""
     return zip(*[iter(partition.inputs)] * _INPUT_FIELDS, strict=True)
 
 
-def _join(item: JoinItem, partition: ItemPartition, space: memoryview) -> SegmentRun:
+def join_partition(item: JoinItem, partition: ItemPartition, space: memoryview) -> SegmentRun:
     """One partition's run, of the bytes of its runs one behind the other."""
     subject = f"partition {partition.partition} of topic id {partition.topic_id}"
     seed = partition_seed(bytes.fromhex(partition.topic_id), partition.partition)
     described: RunDescriber | None = None
     left = partition.run_count
     at = kept_from = 0
-    for run, (base_offset, end_offset, index, _, length) in enumerate(_rows(partition)):
+    for run, (base_offset, end_offset, index, _, length) in enumerate(rows_of(partition)):
         view = space[at : at + length]
         at += length
         raw, left = item.objects[index].raw, left - 1
@@ -144,7 +162,7 @@ def _join(item: JoinItem, partition: ItemPartition, space: memoryview) -> Segmen
                     continue
             kept_from = at - view.nbytes
             described = RunDescriber(
-                base_offset=base_offset, operation=_OPERATION, subject=subject, seed=seed
+                base_offset=base_offset, operation=OPERATION, subject=subject, seed=seed
             )
         before = described.sum
         try:
@@ -155,10 +173,10 @@ def _join(item: JoinItem, partition: ItemPartition, space: memoryview) -> Segmen
                 leader_epoch=raw - 1,
             )
         except CorruptDataError as error:
-            raise _damaged(subject, item, base_offset, end_offset, index, error.detail) from error
+            raise damaged(subject, item, base_offset, end_offset, index, error.detail) from error
         if described.end_offset != end_offset:
             detail = f"its batches end at offset {described.end_offset - 1}"
-            raise _damaged(subject, item, base_offset, end_offset, index, detail)
+            raise damaged(subject, item, base_offset, end_offset, index, detail)
         if view.nbytes == length:
             partition.check_sum(run, described.sum - before)
     assert described is not None, "the last batch is always kept"
@@ -167,11 +185,12 @@ def _join(item: JoinItem, partition: ItemPartition, space: memoryview) -> Segmen
     )
 
 
-def _damaged(
+def damaged(
     subject: str, item: JoinItem, base_offset: int, end_offset: int, index: int, detail: str
 ) -> CorruptDataError:
+    """The error for a run that isn't as the journal names it."""
     return CorruptDataError(
-        _OPERATION,
+        OPERATION,
         f"{subject} offsets {base_offset} to {end_offset - 1} in {item.objects[index].key}",
         detail,
         "the inputs stay as they are",
@@ -193,13 +212,13 @@ def _kept_from(
     position, offset, end = 0, base_offset, view.nbytes
     while position < end:
         if end - position < HEADER_BYTES:
-            raise CorruptDataError(_OPERATION, subject, f"{end - position} bytes at {position}")
+            raise CorruptDataError(OPERATION, subject, f"{end - position} bytes at {position}")
         fields = HEADER.unpack_from(view, position)
         size = LENGTH_END + fields[1]
         first = offset if raw else fields[0]
         following = first + fields[6] + 1
         if size < HEADER_BYTES or following <= first:
-            raise CorruptDataError(_OPERATION, subject, f"batch of {size} bytes at {position}")
+            raise CorruptDataError(OPERATION, subject, f"batch of {size} bytes at {position}")
         if following > log_start or (last and position + size >= end):
             return view[position:], first
         position += size

@@ -18,7 +18,8 @@ RUN_BYTES = 104
 @dataclass(slots=True)
 class PartitionRuns:
     """The runs of one partition in offset order, a column each. `objects`: numbers of a `Listing`,
-    IN_WAL for runs in WALs; `newest`: max timestamps in ms; `sums`: -1: not known."""
+    IN_WAL for runs in WALs; `newest`: max timestamps in ms; `sums`: -1: not known;
+    `batches`: how many."""
 
     bases: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
@@ -27,6 +28,7 @@ class PartitionRuns:
     lengths: list[int] = field(default_factory=list)
     newest: list[int] = field(default_factory=list)
     sums: list[int] = field(default_factory=list)
+    batches: list[int] = field(default_factory=list)
 
     @property
     def is_torn(self) -> bool:
@@ -107,7 +109,7 @@ def partitions_of(
     for page in pages:
         numbers = listing.numbers_of(page)
         rows = page.rows
-        columns = [rows[column::RUN_FIELDS] for column in range(7)]
+        columns = [rows[column::RUN_FIELDS] for column in range(RUN_FIELDS)]
         # An agent of an older release says none.
         sums = page.sums or [-1] * len(columns[0])
         start = 0
@@ -125,6 +127,7 @@ def partitions_of(
             runs.positions += columns[4][start:end]
             runs.lengths += columns[5][start:end]
             runs.newest += columns[6][start:end]
+            runs.batches += columns[7][start:end]
             runs.sums += sums[start:end]
             start = end
     if place is not None:

@@ -8,6 +8,7 @@ from typing import Final
 
 from penstock.pipeline.compaction.items import MIB, CompactionSettings, ItemPartition, JoinItem
 from penstock.pipeline.compaction.listing import Listing, PartitionRuns
+from penstock.records.merging import Merging
 
 GARBAGE: Final = "garbage"
 SCATTERED: Final = "scattered"
@@ -27,6 +28,7 @@ class Piece:
     size_bytes: int
     reason: str
     log_start: int
+    merging: Merging | None = None
 
 
 @dataclass(slots=True)
@@ -80,6 +82,7 @@ def make_item(pieces: Sequence[Piece], listing: Listing, settings: CompactionSet
                 inputs=inputs,
                 log_start=piece.log_start,
                 sums=runs.sums[start:end],
+                merging=piece.merging,
             )
         )
     return JoinItem(
@@ -98,6 +101,7 @@ def _reason(pieces: Sequence[Piece], settings: CompactionSettings) -> str:
         GARBAGE: f"lie in objects of which less than {settings.live_share_min:.0%} is live",
         SCATTERED: f"are old and lie in objects below {settings.small_object_bytes / MIB:g} MiB",
     }
-    return ", ".join(
-        f"{counts[name]} {meaning}" for name, meaning in meanings.items() if counts[name]
-    )
+    reasons = [f"{counts[name]} {meaning}" for name, meaning in meanings.items() if counts[name]]
+    if merged := sum(piece.merging is not None for piece in pieces):
+        reasons.append(f"{merged} have small batches to merge")
+    return ", ".join(reasons)

@@ -16,6 +16,7 @@ from penstock.pipeline.compaction.growth import choose_stretches
 from penstock.pipeline.compaction.items import CompactionSettings, Item
 from penstock.pipeline.compaction.keyed_plan import keyed_item
 from penstock.pipeline.compaction.listing import Listing, partitions_of
+from penstock.pipeline.compaction.merge_plan import merging_of
 from penstock.pipeline.compaction.pieces import Piece, fill, make_item
 from penstock.pipeline.compaction.scattered import Rest, emptied, gathered
 
@@ -38,6 +39,7 @@ def plan(
     *,
     now_ms: int,
     whole: bool,
+    merges: bool = False,
 ) -> Plan:
     """Choose items.
 
@@ -47,13 +49,14 @@ def plan(
         now_ms: journal time.
         whole: whether the pages list all runs: only then it is known how much of an object is
             live.
+        merges: whether small batches may be merged (feature level 5).
 
     Returns:
         Items in which no run appears twice; the same input gives the same items. Items by key
         don't have their partitions' producers yet: the job asks for them.
     """
     with _without_cycles():
-        return _plan(pages, topics, settings, now_ms=now_ms, whole=whole)
+        return _plan(pages, topics, settings, now_ms=now_ms, whole=whole, merges=merges)
 
 
 def _plan(
@@ -63,6 +66,7 @@ def _plan(
     *,
     now_ms: int,
     whole: bool,
+    merges: bool,
 ) -> Plan:
     listing = Listing()
     items: list[Item] = []
@@ -87,7 +91,15 @@ def _plan(
         # Else what is to be cleaned is joined first: its commit would be one entry of all its runs.
         key = bytes.fromhex(topic_id)
         pieces += [
-            Piece(key, partition, ordinal, runs, *stretch, log_start=state.log_start)
+            Piece(
+                key,
+                partition,
+                ordinal,
+                runs,
+                *stretch,
+                log_start=state.log_start,
+                merging=merging_of(topic, runs, stretch, settings) if merges else None,
+            )
             for ordinal, stretch in enumerate(stretches)
         ]
         if whole:

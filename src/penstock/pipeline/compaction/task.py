@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from threading import Lock, local
 from typing import Final
 
@@ -13,7 +14,7 @@ from typing_extensions import Buffer
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.pipeline.client import DoorClient, DoorOptions
 from penstock.pipeline.compaction.items import Item, ItemDone, ItemStore, JoinItem
-from penstock.pipeline.compaction.join import Arena, join_runs
+from penstock.pipeline.compaction.join import Arena, Merge, join_runs
 from penstock.pipeline.objects import ObjectAccess
 from penstock.ports.random import Random
 from penstock.segment import job_object_key
@@ -29,7 +30,7 @@ class ItemGone(Struct, frozen=True, kw_only=True):
 
 
 class ItemFailed(Struct, frozen=True, kw_only=True):
-    """An input is damaged. It stays as it is, and the other items go on."""
+    """An input is damaged, or a package is missing. The inputs stay, and the other items go on."""
 
     detail: str
 
@@ -53,12 +54,16 @@ class CompactionTask:
             return ItemGone(detail=str(error))
         except CorruptDataError as error:
             return ItemFailed(detail=str(error))
+        except ModuleNotFoundError as error:
+            detail = f"cleaning by key needs {error.name}: pip install penstock[compaction]"
+            return ItemFailed(detail=detail)
 
 
 def run_item(item: Item, store: ItemStore) -> ItemDone:
     """Run an item of either kind."""
     if isinstance(item, JoinItem):
-        return join_runs(item, store, _arena())
+        wants_merging = any(partition.merging is not None for partition in item.partitions)
+        return join_runs(item, store, _arena(), _merge() if wants_merging else None)
     # Its kernels take a while to load, and joining needs none.
     from penstock.pipeline.compaction.keyed import clean_partition
 
@@ -73,6 +78,19 @@ def _arena() -> Arena:
     found: Arena | None = getattr(_LOCAL, "arena", None)
     if found is None:
         found = _LOCAL.arena = Arena()
+    return found
+
+
+def _merge() -> Merge | None:
+    """What merges batches in this thread, kept for its next item; None: without numba they are
+    copied, which is slower to read and never wrong."""
+    if find_spec("numba") is None:
+        return None
+    from penstock.pipeline.compaction.merge import PartitionMerger
+
+    found: Merge | None = getattr(_LOCAL, "merge", None)
+    if found is None:
+        found = _LOCAL.merge = PartitionMerger()
     return found
 
 
