@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.model.errors import NotFoundError, RetryableError
 from penstock.pipeline.client import DoorClient
+from penstock.pipeline.compaction.incremental import Memory
 from penstock.pipeline.compaction.items import CompactionSettings
 from penstock.pipeline.compaction.job import compact
 from penstock.pipeline.engine import Engine
@@ -39,6 +40,7 @@ class CompactionWork:
     engine: Engine
     settings: CompactionSettings
     interval_s: float
+    memory: Memory
     name: str = "compaction"
 
     def run(self, stopping: Stopping) -> Mapping[str, Any]:
@@ -49,7 +51,12 @@ class CompactionWork:
                 raise RetryableError("compact", "all topics", "stopped, since the process ends")
 
         summary = compact(
-            self.client, self.engine, self.settings, job_name="penstock pipeline run", watch=watch
+            self.client,
+            self.engine,
+            self.settings,
+            job_name="penstock pipeline run",
+            watch=watch,
+            memory=self.memory,
         )
         return _plain(summary)
 
@@ -102,11 +109,19 @@ def job_finder(
     """Return a function that finds the present jobs: topics get tables, and lose them, at any
     time."""
 
+    memory = Memory()
+
     def find() -> Iterable[Work]:
         works: list[Work] = []
         if settings.compaction_interval_s:
             works.append(
-                CompactionWork(client, engine, settings.compaction, settings.compaction_interval_s)
+                CompactionWork(
+                    client,
+                    engine,
+                    settings.compaction,
+                    settings.compaction_interval_s,
+                    memory,
+                )
             )
         if not settings.table_interval_s:
             return works

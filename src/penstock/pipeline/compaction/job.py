@@ -19,6 +19,7 @@ from penstock.model.errors import InvalidRequestError, NotFoundError
 from penstock.pipeline.api_messages import Range, TopicState
 from penstock.pipeline.client import DoorClient, JobLease, RefusedError
 from penstock.pipeline.compaction.commit import Committer
+from penstock.pipeline.compaction.incremental import Memory
 from penstock.pipeline.compaction.items import CompactionSettings, Item, ItemDone, KeyedItem
 from penstock.pipeline.compaction.plan import Plan, plan
 from penstock.pipeline.compaction.task import (
@@ -87,12 +88,16 @@ class Summary(Struct, kw_only=True):
 
 
 def plan_compaction(
-    client: DoorClient, settings: CompactionSettings, names: Sequence[str] | None = None
+    client: DoorClient,
+    settings: CompactionSettings,
+    names: Sequence[str] | None = None,
+    memory: Memory | None = None,
 ) -> tuple[Plan, dict[str, TopicState]]:
     """Plan at the position of now.
 
     Args:
         names: of topics; None: all.
+        memory: of plans for all topics; what nothing has changed in isn't listed again.
 
     Returns:
         The plan, and the topics by id.
@@ -103,7 +108,10 @@ def plan_compaction(
     answer = client.topics(names=names)
     topics = {topic.topic_id: topic for topic in answer.topics}
     ranges: list[Range] | None = None
-    if names is not None:
+    if names is None:
+        if memory is not None:
+            ranges = memory.ranges(answer.topics, now_ms=answer.time_ms)
+    else:
         missing = set(names) - {topic.name for topic in topics.values()}
         if missing:
             raise NotFoundError("compact", ", ".join(sorted(missing)), "no such topic")
@@ -120,9 +128,11 @@ def plan_compaction(
         topics,
         settings,
         now_ms=answer.time_ms,
-        whole=names is None,
+        whole=ranges is None,
         merges=answer.level >= MERGING_LEVEL,
     )
+    if memory is not None:
+        memory.note(answer.topics, planned.seen)
     return planned, topics
 
 
@@ -136,6 +146,7 @@ def compact(
     rounds_max: int = ROUNDS_MAX,
     watch: Watch | None = None,
     stopping: Stopping | None = None,
+    memory: Memory | None = None,
 ) -> Summary:
     """Compact until there is nothing more to do, planning at most `rounds_max` times.
 
@@ -143,6 +154,7 @@ def compact(
         names: names of topics; None: all topics.
         watch: called with progress.
         stopping: looked at after each item; items that aren't committed then stay undone.
+        memory: kept for the next time, so that not all runs are listed again.
 
     Raises:
         FencedError: another process closed the job: uncommitted work is lost.
@@ -154,7 +166,7 @@ def compact(
         ACCESSES.held(client.options),
         JobLease(client, kind=KIND, name=job_name) as lease,
     ):
-        job = _Job(client, engine, settings, names, lease, watch, stopping)
+        job = _Job(client, engine, settings, names, lease, watch, stopping, memory)
         for _ in range(rounds_max):
             if job.is_stopping or not job.run_round():
                 break
@@ -172,6 +184,7 @@ class _Job:
         lease: JobLease,
         watch: Watch | None,
         stopping: Stopping | None,
+        memory: Memory | None,
     ) -> None:
         self.summary = Summary(job=lease.job)
         self._client = client
@@ -181,6 +194,7 @@ class _Job:
         self._lease = lease
         self._watch = watch
         self._stopping = stopping
+        self._memory = memory
         self._committer = Committer(client, lease.job)
 
     @property
@@ -190,7 +204,7 @@ class _Job:
 
     def run_round(self) -> bool:
         """Plan, and do it. Returns: whether planning again may find more."""
-        planned, topics = plan_compaction(self._client, self._settings, self._names)
+        planned, topics = plan_compaction(self._client, self._settings, self._names, self._memory)
         items = with_producers(self._client, planned.items)
         summary = self._summary_of_round(len(items))
         if not items:
@@ -235,6 +249,8 @@ class _Job:
 
     def _commit(self, done: ItemDone, topics: dict[str, TopicState]) -> None:
         summary = self.summary
+        if self._memory is not None:
+            self._memory.forget((one.topic_id, one.partition) for one in done.partitions)
         try:
             codes = self._committer.commit(done).codes
         except (RefusedError, InvalidRequestError) as error:

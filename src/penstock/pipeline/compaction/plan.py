@@ -9,13 +9,14 @@ as large, so a byte is copied at most once per such step, and once more to reach
 import gc
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.pipeline.api_messages import RunPage, TopicState
 from penstock.pipeline.compaction.growth import choose_stretches
+from penstock.pipeline.compaction.incremental import Place, Seen
 from penstock.pipeline.compaction.items import CompactionSettings, Item
 from penstock.pipeline.compaction.keyed_plan import keyed_item
-from penstock.pipeline.compaction.listing import Listing, partitions_of
+from penstock.pipeline.compaction.listing import Listing, PartitionRuns, partitions_of
 from penstock.pipeline.compaction.merge_plan import merging_of
 from penstock.pipeline.compaction.pieces import Piece, fill, make_item
 from penstock.pipeline.compaction.scattered import Rest, emptied, gathered
@@ -30,6 +31,8 @@ class Plan:
     size_bytes: int
     planned_runs: int
     planned_bytes: int
+    seen: dict[Place, Seen] = field(default_factory=dict)
+    """By partition that was listed."""
 
 
 def plan(
@@ -72,12 +75,14 @@ def _plan(
     items: list[Item] = []
     pieces: list[Piece] = []
     rests: list[Rest] = []
+    seen: dict[Place, Seen] = {}
     for topic_id, partition, runs in partitions_of(pages, listing):
         topic = topics.get(topic_id)
         if topic is None or partition >= len(topic.partitions) or runs.is_torn:
             # What was replaced while it was listed is looked at by the next plan.
             continue
         state = topic.partitions[partition]
+        seen[topic_id, partition] = Seen(full_end=_full_end(runs, settings), is_quiet=False)
         keyed = keyed_item(topic, partition, runs, listing, settings, now_ms=now_ms)
         if keyed is not None and keyed.run_count <= settings.item_runs_max:
             items.append(keyed)
@@ -88,6 +93,8 @@ def _plan(
         if keyed is not None and not stretches:
             items.append(keyed)
             continue
+        if not stretches and min(runs.objects, default=0) >= 0:
+            seen[topic_id, partition].is_quiet = True
         # Else what is to be cleaned is joined first: its commit would be one entry of all its runs.
         key = bytes.fromhex(topic_id)
         pieces += [
@@ -116,7 +123,18 @@ def _plan(
         size_bytes=listing.size_bytes,
         planned_runs=sum(item.run_count for item in items),
         planned_bytes=sum(item.size_bytes for item in items),
+        seen=seen,
     )
+
+
+def _full_end(runs: PartitionRuns, settings: CompactionSettings) -> int:
+    """Where the runs of full length end with which a listing begins; -1: it begins with none."""
+    end = -1
+    for number, length, following in zip(runs.objects, runs.lengths, runs.ends, strict=True):
+        if number < 0 or length < settings.run_bytes_target:
+            break
+        end = following
+    return end
 
 
 @contextmanager
