@@ -34,10 +34,13 @@ from penstock.pipeline.compaction.items import (
 )
 from penstock.pipeline.compaction.join import join_runs
 from penstock.pipeline.compaction.keyed import clean_partition
+from penstock.pipeline.compaction.merge import PartitionMerger
 from penstock.pipeline.compaction.plan import plan
 from penstock.records.batch import patch_base_offset
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
+from penstock.records.merging import Merging
+from penstock.state.schema import MERGING_LEVEL
 from sim.chance import Chance
 from sim.door import ProblemError
 from sim.pipeline import GONE, Outside
@@ -116,6 +119,9 @@ def load_kernels() -> None:
         reason="",
     )
     assert clean_partition(item, attempt, map_bytes=1).dropped_records == 1
+    partition = msgspec.structs.replace(item.partition, merging=Merging())
+    joined = JoinItem(objects=item.objects, partitions=[partition], reason="")
+    assert join_runs(joined, attempt, merge=PartitionMerger()).merged_batches == 2
 
 
 class Compactor(Outside):
@@ -177,6 +183,7 @@ class Compactor(Outside):
             SETTINGS,
             now_ms=topics.time_ms,
             whole=True,
+            merges=topics.level >= MERGING_LEVEL,
         )
         return planned.items
 
@@ -231,7 +238,10 @@ class Compactor(Outside):
 
     def _run(self, item: Item, attempt: Attempt) -> ItemDone:
         if isinstance(item, JoinItem):
-            return join_runs(item, attempt)
+            done = join_runs(item, attempt, merge=PartitionMerger())
+            if done.merged_batches:
+                self.history.count("compaction merged batches")
+            return done
         # So little memory that keys are taken by parts of their hashes, and runs in pieces.
         return clean_partition(
             item,
