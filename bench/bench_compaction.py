@@ -1,8 +1,8 @@
-"""What does compaction cost? Planning, joining, cleaning by key, and a whole job.
+"""What does compaction cost? Planning, joining, merging, cleaning by key, and a whole job.
 
 A report, not a test. Compare two commits by running it at both, in turns, on one machine:
 
-    PYTHONPATH=src:tests python bench/bench_compaction.py [plan] [join] [keyed] [job]
+    PYTHONPATH=src:tests python bench/bench_compaction.py [plan] [join] [merge] [keyed] [job]
         [--gb 1 4] [--batch-records 16 256] [--runs 3]
         [--engine spark|local] [--access auto|ambient]
         [--folder DIR]
@@ -11,8 +11,13 @@ join and keyed run items' code over files in one process, as an executor on a ma
 objects at hand does: reading, checking, copying and writing, without a server. job starts a server,
 produces, and compacts through its door; the server's CPU is told beside the job's.
 
+merge is the kernel alone, over one-record batches in memory: values are JSON of like fields, those
+of 1 KiB with a quarter at random.
+
 Aims: 1 million runs planned below 5 s; 0.8 GB per CPU second joined uncompressed, 0.3 by key with
-lz4 (bytes as read); CPU per GB at 1, 4 and 16 GB within 20 %.
+lz4 (bytes as read); 1 M one-record batches of 100 B and 0.25 GB/s of 1 KiB merged, half of it from
+compressed ones, into at most 1.15 times the bytes of batches of 500; CPU per GB at 1, 4 and 16 GB
+within 20 %.
 """
 
 from __future__ import annotations
@@ -46,8 +51,9 @@ from penstock.pipeline.compaction.items import (
 )
 from penstock.pipeline.compaction.join import Arena, join_runs
 from penstock.pipeline.compaction.plan import plan
-from penstock.records.decode import Record
+from penstock.records.decode import CODECS, Record
 from penstock.records.encode import encode_batch
+from penstock.records.merging import Merging
 from penstock.segment import RunDescriber, build_segment
 
 GB = 1_000_000_000
@@ -296,6 +302,78 @@ def bench_join(
             (folder / each.key).unlink()
 
 
+def one_record_batches(count: int, value_bytes: int, codec: str, *, per: int = 1) -> list[bytes]:
+    """So many records, `per` in each batch."""
+    choice = random.Random(5)
+    records = []
+    for number in range(count):
+        row = (
+            f'{{"id":{number},"user":"u{choice.randrange(10_000)}",'
+            f'"amount":{choice.getrandbits(30)},'
+            f'"kind":"{choice.choice(("buy", "sell", "hold"))}",'
+            f'"time":{1_700_000_000_000 + number}}}'
+        ).encode()
+        if value_bytes > 200:
+            row += choice.randbytes(value_bytes // 8).hex().encode() + 20 * row
+        records.append((row * (1 + value_bytes // len(row)))[:value_bytes])
+    return [
+        bytes(
+            encode_batch(
+                [
+                    Record(
+                        offset_delta=at,
+                        timestamp=1_700_000_000_000 + start + at,
+                        key=None,
+                        value=value,
+                        headers=(),
+                    )
+                    for at, value in enumerate(records[start : start + per])
+                ],
+                codec=codec,
+                base_offset=start,
+                producer_id=1,
+                producer_epoch=0,
+                base_sequence=start,
+            )
+        )
+        for start in range(0, count, per)
+    ]
+
+
+def bench_merge(runs: int) -> None:
+    """The kernel, by codecs and sizes."""
+    from penstock.kernels.merging import Merger
+
+    for value_bytes, count in ((100, 200_000), (1024, 40_000)):
+        for codec in CODECS:
+            found = b"".join(one_record_batches(count, value_bytes, codec))
+            for target in ("lz4", "zstd"):
+                merging = Merging(codec=CODECS.index(target), zstd_level=1)
+                merger = Merger()
+                seconds, size = [], 0
+                for _ in range(runs + 1):
+                    before = cpu_s()
+                    size = sum(map(len, merger.merge(memoryview(found), merging)))
+                    seconds.append(cpu_s() - before)
+                best = min(seconds[1:])
+                print(
+                    f"merge {value_bytes} B, {codec} into {target}: "
+                    f"{count / best / 1e6:.2f} M batches, "
+                    f"{len(found) / best / GB:.3f} GB per CPU s; "
+                    f"{len(found):,} bytes become {size:,}"
+                )
+        for target, level in (("lz4", 9), ("zstd", 3)):
+            # Levels as producers have them.
+            merging = Merging(codec=CODECS.index(target), zstd_level=level)
+            small = b"".join(one_record_batches(count, value_bytes, target))
+            merged = sum(map(len, Merger().merge(memoryview(small), merging)))
+            batched = sum(map(len, one_record_batches(count, value_bytes, target, per=500)))
+            print(
+                f"merge {value_bytes} B, {target}: {len(small) / batched:.2f} times the bytes of "
+                f"batches of 500 before, {merged / batched:.2f} after"
+            )
+
+
 def bench_keyed(
     folder: Path, sizes: Sequence[float], batch_records: Sequence[int], runs: int
 ) -> None:
@@ -423,7 +501,7 @@ def children_cpu_s() -> float:
 def main() -> None:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="*", default=["plan", "join", "keyed", "job"])
+    parser.add_argument("what", nargs="*", default=["plan", "join", "merge", "keyed", "job"])
     parser.add_argument("--gb", nargs="*", type=float, default=[1.0])
     parser.add_argument("--batch-records", nargs="*", type=int, default=[16, 256])
     parser.add_argument("--runs", type=int, default=3, help="after a first one, not counted")
@@ -437,6 +515,8 @@ def main() -> None:
             bench_plan()
         if "join" in options.what:
             bench_join(folder, options.gb, options.batch_records, options.runs)
+        if "merge" in options.what:
+            bench_merge(options.runs)
         if "keyed" in options.what:
             bench_keyed(folder, options.gb, options.batch_records, options.runs)
         if "job" in options.what:

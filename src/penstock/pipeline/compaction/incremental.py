@@ -16,6 +16,8 @@ from penstock.pipeline.api_messages import PartitionState, Range, TopicState
 WHOLE_MS: Final = 900_000
 """A plan lists all runs so often."""
 
+_TRIED_MAX: Final = 100_000
+
 Place = tuple[str, int]
 """Topic id and partition."""
 
@@ -37,6 +39,9 @@ class Memory:
         self._whole_at_ms: int | None = None
         self._quiet: dict[Place, PartitionState] = {}
         self._full_ends: dict[Place, int] = {}
+        self.tried: set[tuple[str, int, int, int]] = set()
+        """Topic id, partition, base and end offset of runs that merging has written: they aren't
+        rewritten for their batches alone again. Bounded: forgotten where there are too many."""
 
     def ranges(self, topics: Iterable[TopicState], *, now_ms: int) -> list[Range] | None:
         """What to list now; None: all."""
@@ -71,6 +76,12 @@ class Memory:
                     self._quiet.pop(place, None)
                 if found.full_end >= 0:
                     self._full_ends[place] = max(found.full_end, self._full_ends.get(place, -1))
+
+    def note_tried(self, place: Place, base: int, end: int) -> None:
+        """Merging has written this run."""
+        if len(self.tried) >= _TRIED_MAX:
+            self.tried.clear()
+        self.tried.add((*place, base, end))
 
     def forget(self, places: Iterable[Place]) -> None:
         """Look at these again, since their runs were replaced."""

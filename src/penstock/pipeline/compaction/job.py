@@ -130,8 +130,9 @@ def plan_compaction(
         now_ms=answer.time_ms,
         whole=ranges is None,
         merges=answer.level >= MERGING_LEVEL,
+        tried=() if memory is None else memory.tried,
     )
-    if memory is not None:
+    if memory is not None and names is None:
         memory.note(answer.topics, planned.seen)
     return planned, topics
 
@@ -194,7 +195,7 @@ class _Job:
         self._lease = lease
         self._watch = watch
         self._stopping = stopping
-        self._memory = memory
+        self._memory = Memory(whole_ms=0) if memory is None else memory
         self._committer = Committer(client, lease.job)
 
     @property
@@ -249,8 +250,10 @@ class _Job:
 
     def _commit(self, done: ItemDone, topics: dict[str, TopicState]) -> None:
         summary = self.summary
-        if self._memory is not None:
-            self._memory.forget((one.topic_id, one.partition) for one in done.partitions)
+        self._memory.forget((one.topic_id, one.partition) for one in done.partitions)
+        for one in done.partitions:
+            # Whether it was merged or not: there is nothing more to merge.
+            self._memory.note_tried((one.topic_id, one.partition), one.outputs[0], one.outputs[1])
         try:
             codes = self._committer.commit(done).codes
         except (RefusedError, InvalidRequestError) as error:

@@ -98,6 +98,7 @@ def _reason(pieces: Sequence[Piece], settings: CompactionSettings) -> str:
         "target": f"reach {settings.run_bytes_target / MIB:g} MiB",
         "growth": f"grow {settings.growth}-fold",
         "old": f"are old and grow {settings.old_growth}-fold",
+        "small": "are rewritten for that alone",
         GARBAGE: f"lie in objects of which less than {settings.live_share_min:.0%} is live",
         SCATTERED: f"are old and lie in objects below {settings.small_object_bytes / MIB:g} MiB",
     }

@@ -17,7 +17,7 @@ from penstock.pipeline.compaction.incremental import Place, Seen
 from penstock.pipeline.compaction.items import CompactionSettings, Item
 from penstock.pipeline.compaction.keyed_plan import keyed_item
 from penstock.pipeline.compaction.listing import Listing, PartitionRuns, partitions_of
-from penstock.pipeline.compaction.merge_plan import merging_of
+from penstock.pipeline.compaction.merge_plan import Tried, merging_of, small_stretches
 from penstock.pipeline.compaction.pieces import Piece, fill, make_item
 from penstock.pipeline.compaction.scattered import Rest, emptied, gathered
 
@@ -43,6 +43,7 @@ def plan(
     now_ms: int,
     whole: bool,
     merges: bool = False,
+    tried: Tried = (),
 ) -> Plan:
     """Choose items.
 
@@ -53,13 +54,16 @@ def plan(
         whole: whether the pages list all runs: only then it is known how much of an object is
             live.
         merges: whether small batches may be merged (feature level 5).
+        tried: runs that aren't rewritten for their small batches alone.
 
     Returns:
         Items in which no run appears twice; the same input gives the same items. Items by key
         don't have their partitions' producers yet: the job asks for them.
     """
     with _without_cycles():
-        return _plan(pages, topics, settings, now_ms=now_ms, whole=whole, merges=merges)
+        return _plan(
+            pages, topics, settings, now_ms=now_ms, whole=whole, merges=merges, tried=tried
+        )
 
 
 def _plan(
@@ -70,6 +74,7 @@ def _plan(
     now_ms: int,
     whole: bool,
     merges: bool,
+    tried: Tried,
 ) -> Plan:
     listing = Listing()
     items: list[Item] = []
@@ -93,6 +98,8 @@ def _plan(
         if keyed is not None and not stretches:
             items.append(keyed)
             continue
+        if merges:
+            stretches += small_stretches(topic, partition, runs, stretches, settings, tried)
         if not stretches and min(runs.objects, default=0) >= 0:
             seen[topic_id, partition].is_quiet = True
         # Else what is to be cleaned is joined first: its commit would be one entry of all its runs.

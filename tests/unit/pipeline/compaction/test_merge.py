@@ -14,6 +14,7 @@ from penstock.model.errors import CorruptDataError
 from penstock.pipeline.api_messages import RUN_FIELDS, TopicState
 from penstock.pipeline.compaction import job
 from penstock.pipeline.compaction.growth import Stretch
+from penstock.pipeline.compaction.incremental import Memory
 from penstock.pipeline.compaction.items import (
     CompactionSettings,
     InputObject,
@@ -259,3 +260,33 @@ def test_every_reader_gets_the_same_before_and_after(door: Door) -> None:
     assert batches == [1, 1]
     again = job.compact(door.client, LocalEngine(1), CompactionSettings())
     assert again.planned_items == 0
+
+
+def test_long_runs_of_small_batches_are_rewritten_once(door: Door) -> None:
+    """No join would take the only run of a partition."""
+    topic_id = door.create("alone", 1)
+    for at in range(120):
+        door.produce("alone", 0, count=1, value=b"%d" % at)
+    door.drain()
+    before = records_of(door.read(topic_id, 0, 0, 120))
+    summary = job.compact(door.client, LocalEngine(1), CompactionSettings())
+    assert (summary.items, summary.merged_batches, summary.rounds) == (1, 120, 2)
+    after = records_of(door.read(topic_id, 0, 0, 120))
+    assert [(offset, one.value) for offset, one in after] == [
+        (offset, one.value) for offset, one in before
+    ]
+    again = job.compact(door.client, LocalEngine(1), CompactionSettings())
+    assert again.planned_items == 0
+
+
+def test_runs_that_can_not_be_merged_are_tried_once(door: Door) -> None:
+    """Each batch is larger than half of what one may be."""
+    door.create("tight", 1, {"max.message.bytes": "200"})
+    for _ in range(120):
+        door.produce("tight", 0, count=1, value=b"x" * 100)
+    door.drain()
+    memory = Memory()
+    first = job.compact(door.client, LocalEngine(1), CompactionSettings(), memory=memory)
+    assert (first.items, first.merged_batches, first.rounds) == (1, 0, 2)
+    second = job.compact(door.client, LocalEngine(1), CompactionSettings(), memory=memory)
+    assert second.planned_items == 0
