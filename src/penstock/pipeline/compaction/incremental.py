@@ -1,4 +1,4 @@
-"""Which runs a plan has to list: not all of them each time. Pure.
+"""Choosing the runs that a plan has to list: not all of them each time. Pure.
 
 A partition in which the last plan found nothing, and nothing was in a WAL, has nothing to do until
 its offsets, its size or its clean end change. Of one that has changed, the runs of full length that
@@ -32,7 +32,7 @@ class Seen(Struct, kw_only=True):
 
 
 class Memory:
-    """What plans have seen. One thread; kept by whoever plans again and again."""
+    """The memory of plans. One thread; a process that plans again and again keeps it."""
 
     def __init__(self, *, whole_ms: int = WHOLE_MS) -> None:
         self._whole_ms = whole_ms
@@ -44,7 +44,7 @@ class Memory:
         rewritten for their batches alone again. Bounded: forgotten where there are too many."""
 
     def ranges(self, topics: Iterable[TopicState], *, now_ms: int) -> list[Range] | None:
-        """What to list now; None: all."""
+        """The ranges to list now; None: all runs."""
         at = self._whole_at_ms
         if at is None or not at <= now_ms < at + self._whole_ms:
             self._whole_at_ms = now_ms

@@ -78,7 +78,7 @@ class Summary(Struct, kw_only=True):
     written_bytes: int = 0
     dropped_records: int = 0
     merged_batches: int = 0
-    """That became part of a larger one."""
+    """Batches that became part of a larger one."""
     refused: list[RefusedPartition] = []
     gone_items: int = 0
     """Items whose inputs were deleted before they were read."""

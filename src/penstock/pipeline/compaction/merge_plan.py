@@ -1,4 +1,4 @@
-"""Which stretches of runs have small batches to merge, and into what. Pure.
+"""Choosing the stretches of runs whose small batches are merged, and into what. Pure.
 
 Source: Kafka docs, topic configs `compression.type` and KIP-390 for `compression.*.level`.
 """

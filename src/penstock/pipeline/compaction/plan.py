@@ -32,7 +32,7 @@ class Plan:
     planned_runs: int
     planned_bytes: int
     seen: dict[Place, Seen] = field(default_factory=dict)
-    """By partition that was listed."""
+    """A view of each partition that was listed."""
 
 
 def plan(
@@ -135,7 +135,7 @@ def _plan(
 
 
 def _full_end(runs: PartitionRuns, settings: CompactionSettings) -> int:
-    """Where the runs of full length end with which a listing begins; -1: it begins with none."""
+    """The end of the runs of full length with which a listing begins; -1: it begins with none."""
     end = -1
     for number, length, following in zip(runs.objects, runs.lengths, runs.ends, strict=True):
         if number < 0 or length < settings.run_bytes_target:

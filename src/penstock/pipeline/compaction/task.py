@@ -82,7 +82,7 @@ def _arena() -> Arena:
 
 
 def _merge() -> Merge | None:
-    """What merges batches in this thread, kept for its next item; None: without numba they are
+    """The merger of this thread, kept for its next item. None: without numba batches are
     copied, which is slower to read and never wrong."""
     if find_spec("numba") is None:
         return None
