@@ -49,6 +49,8 @@ REASONS: Final = {
     "app/host/supervisor.py Worker.wait_ready: suppress ConnectionResetError": TOLD,
     "app/wal_volumes.py WalVolumes._take: ConflictError": LOST_RACE,
     "app/wal_volumes.py WalVolumes._take: CorruptDataError": "a line each time, with longer rests",
+    # authz
+    "authz/polar/recursion.py exists: _OpenCallError": AGAIN,
     # cli: a person reads what it prints
     "cli/client/admin.py Admin._result: TimeoutError": TIMER,
     "cli/client/cluster.py Client._connect: suppress RetryableError": "the next server is asked",

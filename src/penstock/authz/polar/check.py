@@ -46,8 +46,7 @@ def check(source: str) -> Program:
         facts = frozenset(typer.facts)
         if not wrong:
             _check_negations(clauses, wrong)
-        if not wrong:
-            wildcards.shapes(clauses, facts)
+        shapes = wildcards.shapes(clauses, facts) if not wrong else {}
     except RefusedError as error:
         wrong.append(error.diagnostic)
     if wrong:
@@ -59,6 +58,7 @@ def check(source: str) -> Program:
         clauses=clauses,
         facts=facts,
         patterns=typer.patterns,
+        shapes=shapes,
         metadata=metadata(types),
         tests=tuple(tests),
         fixtures=fixtures,

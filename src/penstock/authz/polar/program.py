@@ -111,6 +111,20 @@ Pattern = tuple[tuple[str, str | None], ...]
 """The types of a predicate's arguments, each with the id that it has to be, if any."""
 
 
+class Bound(Enum):
+    """An argument is any value, or some value."""
+
+    ANY = "any"
+    VALUE = "value"
+
+
+ANY: Final = Bound.ANY
+VALUE: Final = Bound.VALUE
+
+Shape = tuple[Bound | str, ...]
+"""Each argument is any value, some value, or a constant."""
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """A checked policy.
@@ -121,6 +135,7 @@ class Program:
         clauses: by the signature of their heads.
         facts: the signatures of facts that the policy accepts.
         patterns: what may hold, by predicate: what a variable's type is inferred from.
+        shapes: of the answers of each signature (`wildcards`).
         metadata: roles, permissions and relations by type, and "global", as the API gives them.
         tests: its tests.
         fixtures: facts by the name of their fixture.
@@ -132,6 +147,7 @@ class Program:
     clauses: Mapping[Signature, tuple[Clause, ...]]
     facts: frozenset[Signature]
     patterns: Mapping[str, Mapping[Pattern, None]]
+    shapes: Mapping[Signature, frozenset[Shape]]
     metadata: Mapping[str, Mapping[str, object]]
     tests: tuple[syntax.Test, ...]
     fixtures: Mapping[str, tuple[syntax.Call, ...]]

@@ -9,28 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from enum import Enum
 from typing import Final
 
 from penstock.authz.polar.alternatives import RefusedError
-from penstock.authz.polar.program import Atom, Clause, Signature, Term
+from penstock.authz.polar.program import ANY, VALUE, Atom, Clause, Shape, Signature, Term
 
 SHAPES_MAX: Final = 1_000
 STEPS_MAX: Final = 2_000_000
-
-
-class Bound(Enum):
-    """An argument is any value, or some value."""
-
-    ANY = "any"
-    VALUE = "value"
-
-
-ANY: Final = Bound.ANY
-VALUE: Final = Bound.VALUE
-
-Shape = tuple[Bound | str, ...]
-"""Each argument is any value, some value, or a constant."""
 
 
 def shapes(

@@ -1,0 +1,70 @@
+"""Plans are kept by shape, and what has no plan is looked up in the same tables."""
+
+import pytest
+
+from penstock.authz.facts.asking import PLANS_MAX, Asking, Plans, StoredFacts
+from penstock.authz.polar.check import check
+from penstock.authz.polar.query import Constraint, Question, authorize, rows, solve
+from support.polar import NOW_S, POLICIES, fact, store, value
+
+NON_LINEAR = """
+actor User {}
+knows(x: User, y: User) if met(x, y);
+knows(x: User, y: User) if knows(x, z) and knows(z, y);
+"""
+
+
+def test_one_plan_serves_all_values_of_a_shape_and_each_action_has_its_own():
+    program = check(POLICIES["01-tenants"])
+    plans = Plans(program)
+    connection = store(program, [fact("has_role", "User:a", "member", "Organization:o")])
+    asking = Asking(plans, connection, now_s=NOW_S)
+    for user, action, expected in [
+        ("a", "read", True),
+        ("b", "read", False),
+        ("a", "add_member", False),
+        ("a", "nothing", False),
+        ("a", "no such", False),
+    ]:
+        question = authorize(value(f"User:{user}"), action, value("Organization:o"))
+        assert bool(solve(program, asking, question)) == expected
+    assert len(plans._plans) == 3
+
+
+def test_plans_are_bounded():
+    names = ", ".join(f'"a{n}"' for n in range(PLANS_MAX + 50))
+    program = check(
+        f'actor User {{}} resource R {{ roles = [{names}]; permissions = ["p"]; }}'
+        + "".join(f'g(x: User) if has_role(x, "a{n}", r) and r matches R;' for n in range(3))
+    )
+    plans = Plans(program)
+    plans._constants = frozenset(f"a{n}" for n in range(PLANS_MAX + 50))
+    asking = Asking(plans, store(program, []), now_s=NOW_S)
+    for number in range(PLANS_MAX + 50):
+        question = authorize(value("User:u"), f"a{number}", value("R:r"))
+        solve(program, asking, question)
+    assert len(plans._plans) == PLANS_MAX
+
+
+def test_recursion_through_two_conditions_goes_to_the_tabled_evaluator():
+    program = check(NON_LINEAR)
+    plans = Plans(program)
+    stored = [fact("met", "User:a", "User:b"), fact("met", "User:b", "User:c")]
+    context = [fact("met", "User:c", "User:a")]
+    connection = store(program, stored)
+    question = Question(
+        (("knows", ("x", "y")),), {"x": Constraint("User", ("a",)), "y": Constraint("User")}
+    )
+    found = rows(program, Asking(plans, connection, now_s=NOW_S, context=context), question)
+    assert [row["y"] for row in found] == ["a", "b", "c"]
+    (plan,) = plans._plans.values()
+    assert (plan.sql, plan.reason) == ("", "a rule has two recursive conditions")
+
+
+@pytest.mark.parametrize("known", [("a", None), (None, "b"), (None, None), ("a", "b")])
+def test_stored_facts_are_found_by_what_is_known(known):
+    program = check(NON_LINEAR)
+    connection = store(program, [fact("met", "User:a", "User:b")])
+    (signature,) = program.facts - {s for s in program.facts if s.predicate != "met"}
+    source = StoredFacts(connection, program.facts, [fact("met", "User:a", "User:b")])
+    assert list(source.lookup(signature, known)) == [("a", "b")] * 2
