@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.authz.facts import schema
 from penstock.authz.polar.compile import Plan, compile_query
 from penstock.authz.polar.graph import Graph
-from penstock.authz.polar.program import Fact, Program, Signature
-from penstock.authz.polar.query import Query, Row
+from penstock.authz.polar.program import Fact, Program, Signature, Value
+from penstock.authz.polar.query import Query, Question, Row, authorize, queries, rows, values_of
 from penstock.authz.polar.tabled import Known, MemoryFacts, Tabled
 from penstock.authz.polar.tables import Tables
 
@@ -29,6 +30,32 @@ variables, so that clients decide how many there are."""
 _Key = tuple[Query, tuple[tuple[int, str], ...], frozenset[Signature]]
 
 
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A question of actor, action and resource, of one shape: a statement for each way to type it;
+    without a plan the query goes to the tabled evaluator."""
+
+    query: Query
+    plan: Plan
+    constants: tuple[str | None, ...]
+    places: tuple[tuple[int, int], ...]
+    moments: tuple[int, ...]
+    contexts: tuple[tuple[int, Signature], ...]
+
+    def bindings(
+        self, values: Sequence[str], now_s: int, context: Mapping[Signature, str]
+    ) -> list[str | None]:
+        """Give what the statement binds for actor, action and resource."""
+        bindings = list(self.constants)
+        for place, variable in self.places:
+            bindings[place] = values[variable]
+        for place in self.moments:
+            bindings[place] = str(now_s)
+        for place, signature in self.contexts:
+            bindings[place] = context[signature]
+        return bindings
+
+
 class Plans:
     """A program's plans, by the shape of questions; they hold no facts and no connection."""
 
@@ -36,7 +63,18 @@ class Plans:
         self.program = program
         self._graph = Graph(program)
         self._plans: OrderedDict[_Key, Plan] = OrderedDict()
+        self._queries: OrderedDict[object, list[Query]] = OrderedDict()
+        self._checks: OrderedDict[object, tuple[Check, ...]] = OrderedDict()
         self._constants = _string_constants(program)
+
+    def queries(self, program: Program, question: Question) -> list[Query]:
+        """Type a question; those of one shape have the same queries."""
+        assert program is self.program
+        shape = tuple(
+            (name, each.type, each.ids is not None and len(each.ids) == 1)
+            for name, each in question.constraints.items()
+        )
+        return _kept(self._queries, (question.calls, shape), lambda: queries(program, question))
 
     def plan(self, query: Query, values: Mapping[int, str], context: frozenset[Signature]) -> Plan:
         """Give the plan of a query.
@@ -49,21 +87,31 @@ class Plans:
             for variable, kind in zip(query.outputs, query.types, strict=True)
             if kind == "String" and values.get(variable) in self._constants
         )
-        key = (query, constants, context)
-        plan = self._plans.get(key)
-        if plan is None:
+
+        def compiled() -> Plan:
             tables = Tables(schema.table, self.program.facts, context)
-            plan = compile_query(self.program, self._graph, query, dict(constants), tables)
-            self._plans[key] = plan
-            if len(self._plans) > PLANS_MAX:
-                self._plans.popitem(last=False)
-        else:
-            self._plans.move_to_end(key)
-        return plan
+            return compile_query(self.program, self._graph, query, dict(constants), tables)
+
+        return _kept(self._plans, (query, constants, context), compiled)
+
+    def checks(
+        self, actor: Value, action: str, resource: Value, context: frozenset[Signature]
+    ) -> tuple[Check, ...]:
+        """Give the statements that say whether an actor may do an action to a resource."""
+        known = action if action in self._constants else None
+        key = (actor.type, known, resource.type, context)
+
+        def made() -> tuple[Check, ...]:
+            question = authorize(actor, action, resource)
+            values = values_of(question)
+            typed = self.queries(self.program, question)
+            return tuple(_check(query, self.plan(query, values, context)) for query in typed)
+
+        return _kept(self._checks, key, made)
 
 
 class Asking:
-    """Answers queries of one moment from stored facts and a question's context.
+    """Answers questions of one moment from stored facts and a question's context.
 
     Args:
         connection: has the tables of all signatures that the program accepts.
@@ -87,15 +135,54 @@ class Asking:
         self._signatures = frozenset(self._context)
         self._tabled: Tabled | None = None
 
+    def authorize(self, actor: Value, action: str, resource: Value) -> bool:
+        """Whether an actor may do an action to a resource."""
+        values = (actor.id, action, resource.id)
+        for check in self._plans.checks(actor, action, resource, self._signatures):
+            if check.plan.sql:
+                bindings = check.bindings(values, self._now_s, self._context)
+                if self._connection.execute(check.plan.sql, bindings).fetchone() is not None:
+                    return True
+            elif self._by_tables().solve(check.query, dict(enumerate(values))):
+                return True
+        return False
+
+    def rows(self, question: Question) -> list[dict[str, str | None]]:
+        """Answer a question as `evaluate_query` does."""
+        return rows(self._plans.program, self, question, self._plans.queries)
+
+    def ids(self, question: Question) -> list[str | None]:
+        """Give the ids of a question's one free variable, sorted; None first, if any value will do.
+
+        A long list is the same as `rows` without a mapping for each of its rows.
+        """
+        (column,) = (
+            number for number, each in enumerate(question.constraints.values()) if each.ids is None
+        )
+        values = values_of(question)
+        found = {
+            row[column]
+            for query in self._plans.queries(self._plans.program, question)
+            for row in self.solve(query, values)
+        }
+        known = sorted(id_ for id_ in found if id_ is not None)
+        return [None, *known] if None in found else list(known)
+
     def solve(self, query: Query, values: Mapping[int, str]) -> set[Row]:
         """Give the rows of a query, whose bound variables have these values."""
         plan = self._plans.plan(query, values, self._signatures)
         if not plan.sql:
             return self._by_tables().solve(query, values)
-        found = self._connection.execute(plan.sql, self._bindings(plan, values))
+        size = query.variable_count
+        check = _check(query, plan)
+        given = [values.get(variable, "") for variable in range(size)]
+        bindings = check.bindings(given, self._now_s, self._context)
+        found = self._connection.execute(plan.sql, bindings)
         if not plan.columns:
             known = tuple(values[variable] for variable in query.outputs)
             return {known} if found.fetchone() is not None else set()
+        if plan.columns == query.outputs:
+            return set(found)
         places = {variable: place for place, variable in enumerate(plan.columns)}
         return {
             tuple(
@@ -104,19 +191,6 @@ class Asking:
             )
             for row in found
         }
-
-    def _bindings(self, plan: Plan, values: Mapping[int, str]) -> list[str]:
-        bindings = []
-        for kind, what in plan.slots:
-            if kind == "value":
-                bindings.append(values[what])  # type: ignore[index]
-            elif kind == "constant":
-                bindings.append(what)  # type: ignore[arg-type]
-            elif kind == "now":
-                bindings.append(str(self._now_s))
-            else:
-                bindings.append(self._context[what])  # type: ignore[index]
-        return bindings
 
     def _by_tables(self) -> Tabled:
         if self._tabled is None:
@@ -149,6 +223,34 @@ class StoredFacts:
                 found = [() for _ in found]
         found += self._context.lookup(signature, known)
         return found
+
+
+def _check(query: Query, plan: Plan) -> Check:
+    slots = list(enumerate(plan.slots))
+    return Check(
+        query,
+        plan,
+        tuple(str(what) if kind == "constant" else None for kind, what in plan.slots),
+        tuple((place, what) for place, (_, what) in slots if isinstance(what, int)),
+        tuple(place for place, (kind, _) in slots if kind == "now"),
+        tuple((place, what) for place, (_, what) in slots if isinstance(what, Signature)),
+    )
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def _kept(cache: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:
+    """Give what is kept under a key, or make it; what wasn't used for longest goes."""
+    found = cache.get(key)
+    if found is None:
+        found = cache[key] = make()
+        if len(cache) > PLANS_MAX:
+            cache.popitem(last=False)
+    else:
+        cache.move_to_end(key)
+    return found
 
 
 def _as_json(context: Iterable[Fact]) -> dict[Signature, str]:

@@ -25,6 +25,7 @@ from penstock.authz.polar.conjunction import (
     inline,
 )
 from penstock.authz.polar.graph import UNCONNECTED, Graph, Node, TooComplexError, cost
+from penstock.authz.polar.merging import Selected, condition_text, merged
 from penstock.authz.polar.program import Atom, Clause, Program, Signature
 from penstock.authz.polar.query import Query
 from penstock.authz.polar.tables import Tables
@@ -98,6 +99,7 @@ class Writer:
         self._variable_count = variable_count
         self._alias_count = 0
         self._branches = BRANCHES_MAX
+        self._joins: dict[str, Selected] = {}
 
     def plan(self, query: Query, constants: Mapping[int, str]) -> Plan:
         """Write a query's plan."""
@@ -131,10 +133,11 @@ class Writer:
         return text, tuple(Slot(*slots[int(number) - 1]) for number in used)
 
     def _select(self, start: Conjunction, free: Sequence[int]) -> str:
-        selects: dict[str, None] = {}
+        items = []
         for found in self.solutions(start, depth=0):
-            outputs = [expression(found, each, self.parameters) or "NULL" for each in free]
-            selects[self.select(outputs, found)] = None
+            outputs = (expression(found, each, self.parameters) or "NULL" for each in free)
+            items.append(Selected(tuple(outputs), found))
+        selects = {self.select(each.outputs, each.found): None for each in merged(items)}
         if not selects:
             return f"SELECT {', '.join('NULL' for _ in free)} WHERE 0"
         if len(selects) > SELECTS_MAX:
@@ -162,15 +165,25 @@ class Writer:
     def any_of(self, found: Iterable[Conjunction]) -> list[str]:
         """Write conjunctions as expressions of which one has to hold; [TRUE] if one always does."""
         terms: dict[str, None] = {}
+        items = []
         for each in found:
             if not each.sources and not each.conditions:
                 return [TRUE]
             if each.sources:
-                terms[f"EXISTS ({self.select(['1'], each)})"] = None
-            elif len(each.conditions) == 1:
-                terms.update(dict.fromkeys(each.conditions[0]))
-            else:
+                items.append(Selected((), each))
+            elif len(each.conditions) > 1:
                 terms[f"({_all_of(each.conditions)})"] = None
+            else:
+                # Joins of goals beneath are merged with those of this one.
+                for text in each.conditions[0]:
+                    if text in self._joins:
+                        items.append(self._joins[text])
+                    else:
+                        terms[text] = None
+        for item in merged(items):
+            text = f"EXISTS ({self.select(['1'], item.found)})"
+            self._joins[text] = item
+            terms[text] = None
         return list(terms)
 
     def alias(self, prefix: str = "t") -> str:
@@ -331,6 +344,4 @@ def _nesting(sql: str) -> int:
 
 
 def _all_of(conditions: Iterable[tuple[str, ...]]) -> str:
-    return " AND ".join(
-        each[0] if len(each) == 1 else f"({' OR '.join(each)})" for each in conditions
-    )
+    return " AND ".join(map(condition_text, conditions))

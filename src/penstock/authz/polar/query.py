@@ -6,7 +6,7 @@ derivation is an answer with its most general bindings; one that a wider answer 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -165,27 +165,38 @@ def values_of(question: Question) -> dict[int, str]:
     }
 
 
-def solve(program: Program, evaluator: Evaluator, question: Question) -> set[tuple[Value, ...]]:
+Typing = Callable[[Program, Question], list[Query]]
+"""Types a question: `queries`, or what remembers its results."""
+
+
+def solve(
+    program: Program, evaluator: Evaluator, question: Question, typing: Typing = queries
+) -> set[tuple[Value, ...]]:
     """Answer a question: rows of values, whose id is "" for any value."""
     return {
         tuple(Value(kind, id_ or "") for kind, id_ in zip(query.types, row, strict=True))
-        for query, row in _solved(program, evaluator, question)
+        for query, row in _solved(program, evaluator, question, typing)
     }
 
 
-def rows(program: Program, evaluator: Evaluator, question: Question) -> list[dict[str, str | None]]:
+def rows(
+    program: Program, evaluator: Evaluator, question: Question, typing: Typing = queries
+) -> list[dict[str, str | None]]:
     """Answer a question as `evaluate_query` does: unique rows in a stable order."""
-    found = {row for _, row in _solved(program, evaluator, question)}
-    return [dict(zip(question.constraints, row, strict=True)) for row in sorted(found, key=_order)]
+    found = {row for _, row in _solved(program, evaluator, question, typing)}
+    names = tuple(question.constraints)
+    has_any = any(None in row for row in found)
+    ordered = sorted(found, key=_order) if has_any else sorted(found)
+    return [dict(zip(names, row, strict=True)) for row in ordered]
 
 
 def _solved(
-    program: Program, evaluator: Evaluator, question: Question
+    program: Program, evaluator: Evaluator, question: Question, typing: Typing
 ) -> Iterator[tuple[Query, Row]]:
     if any(each.ids == () for each in question.constraints.values()):
         return
     values = values_of(question)
-    for query in queries(program, question):
+    for query in typing(program, question):
         for row in narrow(question, evaluator.solve(query, values)):
             yield query, row
 
@@ -197,6 +208,9 @@ def narrow(question: Question, found: Iterable[Row]) -> Iterator[Row]:
         for column, constraint in enumerate(question.constraints.values())
         if constraint.ids is not None and len(constraint.ids) > 1
     ]
+    if not lists:
+        yield from found
+        return
     for row in found:
         widened = [row]
         for column, ids in lists:

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.authz.facts.asking import PLANS_MAX, Asking, Plans, StoredFacts
 from penstock.authz.polar.check import check
-from penstock.authz.polar.query import Constraint, Question, authorize, rows, solve
+from penstock.authz.polar.query import Constraint, Question, authorize, list_resources, rows, solve
 from support.polar import NOW_S, POLICIES, fact, store, value
 
 NON_LINEAR = """
@@ -68,3 +68,42 @@ def test_stored_facts_are_found_by_what_is_known(known):
     (signature,) = program.facts - {s for s in program.facts if s.predicate != "met"}
     source = StoredFacts(connection, program.facts, [fact("met", "User:a", "User:b")])
     assert list(source.lookup(signature, known)) == [("a", "b")] * 2
+
+
+def test_authorize_and_ids_answer_as_rows_do():
+    program = check(POLICIES["06-public"])
+    stored = [
+        fact("is_public", "Repository:open"),
+        fact("has_role", "User:a", "member", "Repository:closed"),
+    ]
+    connection = store(program, stored)
+    plans = Plans(program)
+    context = [fact("is_public", "Repository:here")]
+    asking = Asking(plans, connection, now_s=NOW_S, context=context)
+    for actor, expected in (("a", {"open", "closed", "here"}), ("b", {"open", "here"})):
+        for repository in ("open", "closed", "here", "other"):
+            resource = value(f"Repository:{repository}")
+            allowed = asking.authorize(value(f"User:{actor}"), "read", resource)
+            assert allowed == (repository in expected)
+        question = list_resources(value(f"User:{actor}"), "read", "Repository")
+        assert asking.ids(question) == sorted(expected)
+        assert [row["resource"] for row in asking.rows(question)] == sorted(expected)
+    anybody = Question(
+        (("allow", ("u", "a", "r")),),
+        {
+            "u": Constraint("User"),
+            "a": Constraint("String", ("read",)),
+            "r": Constraint("Repository", ("open",)),
+        },
+    )
+    assert asking.ids(anybody) == [None]
+
+
+def test_authorize_goes_to_the_tabled_evaluator_too():
+    program = check(
+        NON_LINEAR + 'allow(x: User, "greet", y: User) if knows(x, y) and @current_unix_time > 5;'
+    )
+    stored = [fact("met", "User:a", "User:b"), fact("met", "User:b", "User:c")]
+    asking = Asking(Plans(program), store(program, stored), now_s=NOW_S)
+    assert asking.authorize(value("User:a"), "greet", value("User:c"))
+    assert not asking.authorize(value("User:c"), "greet", value("User:a"))
