@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from penstock.authz.polar import shorthand, syntax, wildcards
@@ -88,6 +89,8 @@ def _alternatives(
     if not has_allow:
         (implied,) = parse(_IMPLIED).parts
         assert isinstance(implied, syntax.Rule)
+        # Its place is in no source.
+        implied = replace(implied, span=syntax.NOWHERE)
         yield from alternatives(implied, types, is_implied=True)
 
 

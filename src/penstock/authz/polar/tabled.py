@@ -9,7 +9,7 @@ joined once, so that cycles end.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -24,6 +24,15 @@ STEPS_MAX: Final = 1_000_000
 
 Known = tuple[str | None, ...]
 """Ids that are known of a goal's arguments or a rule's variables; None: open, or any value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A rule that held: its answer, and the facts and answers that its conditions were."""
+
+    clause: Clause
+    answer: Row
+    used: tuple[tuple[Signature, Row], ...]
 
 
 class FactSource(Protocol):
@@ -76,6 +85,7 @@ class _State:
     index: int
     bindings: Known
     table: _Table
+    used: tuple[tuple[Signature, Row], ...] = ()
 
 
 class Tabled:
@@ -84,11 +94,19 @@ class Tabled:
     Args:
         now_s: the question's time, in seconds.
         steps: how many facts and answers may be joined.
+        record: is called with each rule that held.
     """
 
     def __init__(
-        self, program: Program, facts: FactSource, *, now_s: int, steps: int = STEPS_MAX
+        self,
+        program: Program,
+        facts: FactSource,
+        *,
+        now_s: int,
+        steps: int = STEPS_MAX,
+        record: Callable[[Step], object] | None = None,
     ) -> None:
+        self._record = record
         self._program = program
         self._facts = facts
         self._now = str(now_s)
@@ -145,7 +163,12 @@ class Tabled:
             raise OverloadedError("evaluate", "policy", "it takes too many steps")
         bindings = self._join(state.body[state.index], row, state.bindings)
         if bindings is not None:
-            following = _State(state.clause, state.body, state.index + 1, bindings, state.table)
+            used = state.used
+            if self._record is not None:
+                used = (*used, (state.body[state.index].signature, row))
+            following = _State(
+                state.clause, state.body, state.index + 1, bindings, state.table, used
+            )
             self._agenda.append(following)
 
     def _conclude(self, state: _State) -> None:
@@ -163,6 +186,8 @@ class Tabled:
                 if self._join(atom, row, bindings) is not None:
                     return
         answer = tuple(self._value(term, bindings) for term in clause.head.terms)
+        if self._record is not None:
+            self._record(Step(clause, answer, state.used))
         if answer in state.table.answers:
             return
         state.table.answers[answer] = None
