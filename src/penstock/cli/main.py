@@ -27,6 +27,7 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "agent": Lazy("agent", "List, drain and remove the agents of a cluster."),
     "group": Lazy("group", "List, describe, reset and delete consumer groups."),
     "pipeline": Lazy("pipeline", "Run jobs on stored records: compaction, tables, export, import."),
+    "authz": Lazy("authz", "Check, format and test authorization policies."),
     "status": Lazy("status", "Show a server's status."),
     "verify": Lazy("verify", "Read everything in a data directory or a cluster and check it."),
     "repair": Lazy("repair", "Find damaged or lost records, and bring them back."),

@@ -52,6 +52,25 @@ class Graph:
         number = self._components[node]
         return number if number > 0 else None
 
+    def non_linear(self) -> list[Clause]:
+        """Give the rules that have two recursive conditions, of any question.
+
+        Raises:
+            TooComplexError: the graph has more than NODES_MAX nodes.
+        """
+        for signature in self._program.clauses:
+            self.component(Node(signature, (None,) * len(signature.types)))
+        found: dict[Clause, None] = {}
+        for node, number in list(self._components.items()):
+            for clause in self._program.of(node.signature) if number else ():
+                bindings = _bindings(clause, node)
+                if bindings is None:
+                    continue
+                below = [self._components.get(_node(atom, bindings)) for atom in clause.body]
+                if below.count(number) > 1:
+                    found[clause] = None
+        return list(found)
+
     def _neighbours(self, node: Node) -> tuple[Node, ...]:
         found = self._below.get(node)
         if found is None:
