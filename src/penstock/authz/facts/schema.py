@@ -11,6 +11,7 @@ one column `present`, which is 1.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Sequence
@@ -19,8 +20,11 @@ from typing import Final
 from penstock.authz.polar.program import Signature
 
 _READABLE_MAX: Final = 40
+_NAMES_MAX: Final = 10_000
+"""Names of tables that are kept: each is hashed once."""
 
 
+@functools.lru_cache(maxsize=_NAMES_MAX)
 def table(signature: Signature) -> str:
     """Name the table of a signature: readable, and another one for each signature.
 

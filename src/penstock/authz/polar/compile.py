@@ -38,6 +38,8 @@ PARENTHESES_MAX: Final = 14
 """Parentheses in one another. SQLite's parser has a stack of 100 symbols; the most costly form (a
 recursive CTE in a condition) takes about 20 for 4 parentheses (tried with SQLite 3.40)."""
 SELECTS_MAX: Final = 200
+TERMS_MAX: Final = 400
+"""Alternatives of one condition: SQLite's expressions are at most 1,000 deep."""
 SQL_CHARACTERS_MAX: Final = 200_000
 SOURCES_MAX: Final = 30
 """SQLite joins 64 tables at most, and plans long before that."""
@@ -184,6 +186,8 @@ class Writer:
             text = f"EXISTS ({self.select(['1'], item.found)})"
             self._joins[text] = item
             terms[text] = None
+        if len(terms) > TERMS_MAX:
+            raise TooComplexError(f"a condition has {len(terms)} alternatives")
         return list(terms)
 
     def alias(self, prefix: str = "t") -> str:

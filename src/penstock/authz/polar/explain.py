@@ -104,6 +104,7 @@ def explain(
     goals: int = GOALS_MAX,
 ) -> Explanation:
     """Explain a query; its free variables may have any value."""
+    facts = _Remembering(facts)
     derivation = derive(program, facts, query, values, now_s=now_s)
     if derivation is not None:
         return Explanation(derivation)
@@ -366,6 +367,21 @@ class _Search:
         if isinstance(term, int):
             return bindings[term]
         return str(self.now_s) if term is NOW else term
+
+
+class _Remembering:
+    """The facts, each question of which is asked once: a search asks few, many times."""
+
+    def __init__(self, facts: FactSource) -> None:
+        self._facts = facts
+        self._found: dict[tuple[Signature, Known], Iterable[tuple[str, ...]]] = {}
+
+    def lookup(self, signature: Signature, known: Known) -> Iterable[tuple[str, ...]]:
+        """Give the facts of a signature that have the known ids."""
+        found = self._found.get((signature, known))
+        if found is None:
+            found = self._found[signature, known] = tuple(self._facts.lookup(signature, known))
+        return found
 
 
 class _Supposing:

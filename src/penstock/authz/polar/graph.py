@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from penstock.authz.polar.clause_index import ClauseIndex
 from penstock.authz.polar.program import Atom, Clause, Program, Signature, Term
 
 NODES_MAX: Final = 5_000
@@ -34,12 +35,16 @@ class Graph:
         self._below: dict[Node, tuple[Node, ...]] = {}
         self._components: dict[Node, int] = {}
         self._component_count = 0
+        self._index = ClauseIndex(program)
 
     def clauses(self, node: Node) -> Iterator[Clause]:
         """Yield the clauses whose heads have no other constants than a node's."""
-        for clause in self._program.of(node.signature):
+        for clause in self._candidates(node):
             if _bindings(clause, node) is not None:
                 yield clause
+
+    def _candidates(self, node: Node) -> tuple[Clause, ...]:
+        return self._index.candidates(node.signature, node.constants)
 
     def component(self, node: Node) -> int | None:
         """Give the number of a node's recursive part; None if it isn't recursive.
@@ -77,7 +82,7 @@ class Graph:
             if len(self._below) >= NODES_MAX:
                 raise TooComplexError(f"the policy's graph has more than {NODES_MAX:,} goals")
             nodes: dict[Node, None] = {}
-            for clause in self._program.of(node.signature):
+            for clause in self._candidates(node):
                 bindings = _bindings(clause, node)
                 if bindings is not None:
                     nodes.update((_node(atom, bindings), None) for atom in clause.body)

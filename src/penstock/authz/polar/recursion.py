@@ -26,6 +26,8 @@ from penstock.authz.polar.parser import PARAMETERS_MAX
 from penstock.authz.polar.program import ANY, Atom, Clause, Program, Term
 
 TAGS_MAX: Final = 100
+SELECTS_MAX: Final = 200
+"""SELECTs of one CTE: SQLite takes 500."""
 
 
 class Joiner(Protocol):
@@ -194,7 +196,7 @@ class _Calls:
             here = replace(found, sources=(f"{name} AS {alias}", *found.sources))
             selects.append(self.joiner.select(padded, here))
         columns = ", ".join(["tag", *(f"b{place}" for place in range(self._width))])
-        text = f"WITH RECURSIVE {name} ({columns}) AS ({' UNION '.join(dict.fromkeys(selects))})"
+        text = f"WITH RECURSIVE {name} ({columns}) AS ({_union(selects)})"
         holds = " OR ".join(self._holds) or "0"
         return f"{text} SELECT 1 FROM {name} AS {alias} WHERE {holds}"  # noqa: S608
 
@@ -432,7 +434,10 @@ class _Parts:
 
 
 def _union(selects: list[str]) -> str:
-    return " UNION ".join(dict.fromkeys(selects))
+    unique = list(dict.fromkeys(selects))
+    if len(unique) > SELECTS_MAX:
+        raise TooComplexError(f"a recursive part has {len(unique)} ways to go on")
+    return " UNION ".join(unique)
 
 
 def _check_no_any(joiner: Joiner, node: Node, bound: tuple[int, ...]) -> None:

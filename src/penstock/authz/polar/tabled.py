@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from penstock.authz.polar.clause_index import ClauseIndex
 from penstock.authz.polar.graph import ordered
 from penstock.authz.polar.program import NOW, Atom, Clause, Fact, Program, Signature, Term
 from penstock.authz.polar.query import Query, Row
@@ -108,6 +109,7 @@ class Tabled:
     ) -> None:
         self._record = record
         self._program = program
+        self._index = ClauseIndex(program)
         self._facts = facts
         self._now = str(now_s)
         self._steps = steps
@@ -152,7 +154,7 @@ class Tabled:
                 self._resume(state, answer)
             return
         table = self._tables[signature, known] = _Table(waiting=[state])
-        for clause in self._program.of(signature):
+        for clause in self._index.candidates(signature, _strings(signature, known)):
             bindings = self._join(clause.head, known, (None,) * len(clause.names))
             if bindings is not None:
                 self._begin(clause, bindings, table)
@@ -211,3 +213,9 @@ class Tabled:
         if isinstance(term, int):
             return bindings[term]
         return self._now if term is NOW else term
+
+
+def _strings(signature: Signature, known: Known) -> Known:
+    """Leave the strings of a goal: constants of heads are mostly names of roles and permissions."""
+    pairs = zip(signature.types, known, strict=True)
+    return tuple(id_ if kind == "String" else None for kind, id_ in pairs)

@@ -4,13 +4,14 @@ import time
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.authz.polar.check import check
 from penstock.authz.polar.explain import FACTS_MAX, SETS_MAX, explain, shown
 from penstock.authz.polar.query import authorize, queries, values_of
 from penstock.authz.polar.tabled import MemoryFacts
+from support.examples import examples
 from support.polar import NOW_S, POLICIES, fact, naive, value
 from support.random_policies import random_facts, random_program, random_question
 
@@ -144,6 +145,7 @@ def _check_tree(derivation, facts, above=()):
         _check_tree(part, facts, (*above, goal))
 
 
+@settings(max_examples=examples(0.2))
 @given(st.randoms(use_true_random=False))
 def test_explanations_agree_with_the_oracle(random):
     """An allowed question has a tree of facts without cycles; each suggestion does allow it."""

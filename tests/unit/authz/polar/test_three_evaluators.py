@@ -203,3 +203,32 @@ def test_sqlite_reads_statements_up_to_the_nesting_that_is_written():
             },
         ),
     )
+
+
+@pytest.mark.parametrize("count", [50, 600])
+@pytest.mark.parametrize("is_recursive", [False, True])
+def test_a_role_with_hundreds_of_ways_to_hold_is_answered(count, is_recursive):
+    """Also where SQLite would refuse a statement of so many parts."""
+    names = ", ".join(f'"r{n}"' for n in range(count))
+    rules = "".join(f'"a" if "r{n}";' for n in range(count))
+    flows = '"a" if "a" on "parent";' if is_recursive else ""
+    program = check(
+        'actor U {} resource R { permissions = ["p"]; relations = { parent: R };'
+        f' roles = ["a", {names}]; "p" if "a"; {rules} {flows} }}'
+    )
+    facts = [
+        fact("has_role", "U:u", f"r{count - 1}", "R:1"),
+        fact("has_relation", "R:2", "parent", "R:1"),
+    ]
+    evaluator = compiled(program, facts)
+    expected = ["1", "2"] if is_recursive else ["1"]
+    for actor, resource, found in (("u", None, expected), (None, "1", ["u"]), ("u", "1", [None])):
+        constraints = {
+            "u": Constraint("U", (actor,) if actor else None),
+            "a": Constraint("String", ("p",)),
+            "r": Constraint("R", (resource,) if resource else None),
+        }
+        question = Question((("allow", ("u", "a", "r")),), constraints)
+        answer = rows(program, evaluator, question)
+        assert answer == rows(program, tabled(program, facts), question)
+        assert len(answer) == len(found)
