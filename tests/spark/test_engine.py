@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.model.errors import InvalidRequestError
+from penstock.model.errors import InvalidRequestError, RetryableError
 from penstock.pipeline import spark_engine
+from penstock.pipeline.engine import lanes
+from penstock.pipeline.slots import Slots
 from penstock.pipeline.spark_engine import SparkEngine
 from penstock.version import VERSION
 from support.pipeline_tasks import (
+    always_dies,
     dies_once,
     fails_once,
     notes_and_waits,
@@ -79,3 +86,71 @@ def test_what_is_left_is_cancelled(spark: SparkSession, tmp_path: Path) -> None:
     # Spark's tracker hears of an end a moment after the job's own thread. Uncancelled it would last
     # for five minutes.
     eventually(lambda: spark.sparkContext.statusTracker().getActiveJobsIds() == [])
+
+
+def test_two_bulk_jobs_keep_no_table_waiting(spark: SparkSession, tmp_path: Path) -> None:
+    """Of two places they have one, one after the other, and their tasks don't end before the
+    table's have."""
+    first, bulk = lanes(SparkEngine(spark))
+    assert (first.parallelism, bulk.parallelism) == (2, 1)
+    release = str(tmp_path / "release")
+    began = [tmp_path / "a", tmp_path / "b", tmp_path / "c"]
+    found: dict[int, list[tuple[int, int]]] = {}
+
+    def run(number: int, paths: list[Path]) -> None:
+        found[number] = list(bulk.run(notes_and_waits, [(str(path), release) for path in paths]))
+
+    threads = [
+        Thread(target=run, args=(0, began[:2])),
+        Thread(target=run, args=(1, began[2:])),
+    ]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: any(path.exists() for path in began))
+    assert dict(first.run(squared, range(6))) == {n: n * n for n in range(6)}
+    assert sum(path.exists() for path in began) == 1
+    Path(release).write_text("go")
+    for thread in threads:
+        thread.join()
+    assert {number: dict(results) for number, results in found.items()} == {
+        0: {0: 1, 1: 1},
+        1: {0: 1},
+    }
+
+
+def test_places_come_back_whatever_a_bulk_job_comes_to(spark: SparkSession, tmp_path: Path) -> None:
+    slots = Slots(1)
+    engine = SparkEngine(spark, slots=slots)
+    with pytest.raises(InvalidRequestError, match="item 7"):
+        list(engine.run(refuses_seven, range(5, 12)))
+    items = [str(tmp_path / str(number)) for number in range(2)]
+    assert dict(engine.run(dies_once, items, attempts=4)) == {0: 1, 1: 1}
+    results = engine.run(notes_and_waits, [(str(tmp_path / "a"), ""), (str(tmp_path / "b"), "")])
+    next(results)
+    results.close()
+    with pytest.raises(RetryableError, match=r"\d items"):
+        list(engine.run(always_dies, range(3), attempts=2))
+    assert slots.take(1, waits=False) == 1
+
+
+POOLS = """
+from penstock.pipeline.engine import lanes
+from penstock.pipeline.engine_choice import choose_engine, opened
+
+with opened(choose_engine("spark", "local[2]", memory="512m")) as engine:
+    lanes(engine)
+    context = engine.session.sparkContext._jsc.sc()
+    print(context.getSchedulingMode().toString())
+    for name in ("tables", "bulk"):
+        print(name, context.getPoolForName(name).get().minShare())
+"""
+
+
+def test_a_places_next_task_is_a_tables() -> None:
+    environment = {name: value for name, value in os.environ.items() if "SPARK" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", POOLS],
+        env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["FAIR", "tables 1000000", "bulk 0"]

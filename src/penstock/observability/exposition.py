@@ -53,6 +53,7 @@ class _Collector(Collector):
         # before it.
         read = {_VERSION: {self._version: 1.0}}
         read |= {name: {"": value} for name, value in self._metrics.gauges().items()}
+        read |= {name: dict(values) for name, values in self._metrics.labelled().items()}
         for about in CATALOGUE.values():
             if about.kind is MetricKind.HISTOGRAM:
                 yield _histogram(about, self._metrics.histograms.get(about.name, {}))

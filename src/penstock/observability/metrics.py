@@ -42,6 +42,9 @@ _C, _G, _H = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 _OF_PIPELINE_RUN: Final = (
     "`penstock pipeline run` alone has it, for each job of its configuration from its start"
 )
+_OF_TABLES: Final = (
+    "`penstock pipeline run` alone has it, for each table that topics' configs ask for"
+)
 
 _TABLE: Final = (
     Metric("penstock_build_info", _G, "Always 1; the label is the version.", "version"),
@@ -304,6 +307,31 @@ _TABLE: Final = (
         "job",
         open_label=_OF_PIPELINE_RUN,
     ),
+    Metric(
+        "penstock_pipeline_engine_up",
+        _G,
+        "1 while the engine of `penstock pipeline run` takes jobs, else 0.",
+    ),
+    Metric(
+        "penstock_pipeline_engine_starts_total",
+        _C,
+        "Engine processes that were started: more than one means that one has ended.",
+    ),
+    Metric(
+        "penstock_pipeline_table_behind_records",
+        _G,
+        "Offsets of the topic that the table doesn't hold yet.",
+        "table",
+        open_label=_OF_TABLES,
+    ),
+    Metric(
+        "penstock_pipeline_table_behind_seconds",
+        _G,
+        "Seconds since the oldest of these records was seen, by the clock of the process that "
+        "looks; 0: there is none.",
+        "table",
+        open_label=_OF_TABLES,
+    ),
     # The object store.
     Metric(
         "penstock_store_requests_total",
@@ -422,6 +450,7 @@ class Metrics:
         self.counts: dict[str, Mapping[str, int]] = {}
         self._own_counts: dict[str, dict[str, int]] = defaultdict(dict)
         self._gauges: list[Callable[[], Mapping[str, float]]] = []
+        self._labelled: list[Callable[[], Mapping[str, Mapping[str, float]]]] = []
 
     def histogram(self, name: str, label: str = "") -> Histogram:
         """The histogram of that name and label, made at first use; keep it where it is hot."""
@@ -447,6 +476,17 @@ class Metrics:
     def on_scrape(self, read: Callable[[], Mapping[str, float]]) -> None:
         """Call `read` at each scrape for values of gauges and of counters that others keep."""
         self._gauges.append(read)
+
+    def on_scrape_by_label(self, read: Callable[[], Mapping[str, Mapping[str, float]]]) -> None:
+        """Call `read` at each scrape for values by metric and label."""
+        self._labelled.append(read)
+
+    def labelled(self) -> dict[str, Mapping[str, float]]:
+        """Read all values that have a label, by name."""
+        values: dict[str, Mapping[str, float]] = {}
+        for read in self._labelled:
+            values.update(read())
+        return values
 
     def gauges(self) -> dict[str, float]:
         """Read all gauges, by name."""

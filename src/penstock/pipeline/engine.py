@@ -23,6 +23,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from penstock.model.errors import RetryableError
+from penstock.pipeline.slots import Slots, bulk_slots
 from penstock.system.backoff import Backoff
 from penstock.system.heard import Cause, heard
 
@@ -175,3 +176,19 @@ def spark_engine(session: "SparkSession") -> Engine:
     from penstock.pipeline.spark_engine import SparkEngine
 
     return SparkEngine(session)
+
+
+def lanes(engine: Engine) -> tuple[Engine, Engine]:
+    """Return two engines for one: for jobs that can't wait, and for bulk jobs, which together
+    leave places free, and come second where a place is wanted by both."""
+    if isinstance(engine, LocalEngine):
+        bulk = LocalEngine(bulk_slots(engine.parallelism))
+        return engine, bulk
+    from penstock.pipeline.spark_engine import BULK_POOL, TABLES_POOL, SparkEngine
+
+    assert isinstance(engine, SparkEngine)
+    slots = Slots(bulk_slots(engine.parallelism))
+    return (
+        SparkEngine(engine.session, pool=TABLES_POOL),
+        SparkEngine(engine.session, pool=BULK_POOL, slots=slots),
+    )

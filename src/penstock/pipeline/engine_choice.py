@@ -101,11 +101,10 @@ def opened(choice: EngineChoice) -> Iterator[Engine]:
     if choice.name == LOCAL:
         yield LocalEngine(choice.workers)
         return
-    from penstock.pipeline.session import session, ui_conf
+    from penstock.pipeline.session import pools_conf, session, ui_conf
 
-    found = session(
-        choice.master, memory=choice.memory, conf={**ui_conf(choice.ui_port), **choice.conf}
-    )
+    conf = {**pools_conf(), **ui_conf(choice.ui_port), **choice.conf}
+    found = session(choice.master, memory=choice.memory, conf=conf)
     try:
         yield spark_engine(found)
     finally:

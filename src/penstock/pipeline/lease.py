@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -31,9 +32,10 @@ class JobLease:
 
     Args:
         kind: compaction, read, write, table, verify, ...
-        name: the job's name for people.
+        name: for people: who runs it.
         lease_ms: the agents close a job that wasn't renewed for this long.
-        age_max_ms: the agents close a job of this age in any case.
+        age_max_ms: past it the agents close it in any case.
+        on_lost: called with the job's number, in a thread, when the agents have closed it.
     """
 
     def __init__(
@@ -45,8 +47,10 @@ class JobLease:
         lease_ms: int = LEASE_MS,
         age_max_ms: int = AGE_MAX_MS,
         clock: Clock | None = None,
+        on_lost: Callable[[int, PenstockError], None] | None = None,
     ) -> None:
         self._client = client
+        self._on_lost = on_lost
         self._request = JobRequest(kind=kind, name=name, lease_ms=lease_ms, age_max_ms=age_max_ms)
         self._clock = clock or SystemClock()
         self._lost: PenstockError | None = None
@@ -78,6 +82,10 @@ class JobLease:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it."""
         self._over.set()
         if self._thread is not None:
             self._thread.join(_END_S)
@@ -86,6 +94,11 @@ class JobLease:
             self._client.close_job(self.job, deadline_s=_END_S)
         except PenstockError as failure:
             heard(Cause.JOB_LEASE, failure, logger, f"job {self.job} ends with its lease")
+
+    @property
+    def lease_ms(self) -> int:
+        """For how long it is kept without being renewed."""
+        return round(self._lease_s * 1000)
 
     def check(self) -> None:
         """
@@ -115,6 +128,8 @@ class JobLease:
             except PenstockError as error:
                 self._lost = error
                 heard(Cause.JOB_LOST, error, logger, f"job {self.job} is lost")
+                if self._on_lost is not None:
+                    self._on_lost(self.job, error)
                 return
             else:
                 self._renewed_s = before_s

@@ -2,19 +2,24 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Final, Self
 
 from penstock.observability.metrics import Metrics
+from penstock.pipeline.engine_process.keeper import EngineStatus
+from penstock.pipeline.health import Health
+from penstock.pipeline.lag import Behind
 from penstock.pipeline.schedule import Outcome, Schedule, Work
 from penstock.version import VERSION
 
 RUNS: Final = "penstock_pipeline_job_runs_total"
 FAILURES: Final = "penstock_pipeline_job_failures_total"
 SECONDS: Final = "penstock_pipeline_job_duration_seconds"
+ENGINE_UP: Final = "penstock_pipeline_engine_up"
+ENGINE_STARTS: Final = "penstock_pipeline_engine_starts_total"
 
 
 def count(metrics: Metrics, outcome: Outcome) -> None:
@@ -37,10 +42,28 @@ def counted(find: Callable[[], Iterable[Work]], metrics: Metrics) -> Callable[[]
     return found
 
 
-def status_of(schedule: Schedule) -> dict[str, Any]:
-    """All jobs that this process knows, as JSON."""
+def engine_figures(engine: EngineStatus, *, is_ready: bool) -> dict[str, float]:
+    """Values of the engine's metrics."""
+    return {ENGINE_UP: float(is_ready), ENGINE_STARTS: float(engine.starts)}
+
+
+def status_of(
+    schedule: Schedule, engine: EngineStatus, lags: Mapping[str, Behind]
+) -> dict[str, Any]:
+    """The engine, and all jobs and tables that this process knows, as JSON."""
     return {
         "version": VERSION,
+        "engine": {
+            "state": engine.state.value,
+            "engine": engine.shown,
+            "problem": engine.problem,
+            "starts": engine.starts,
+            "pids": engine.pids,
+        },
+        "tables": {
+            name: {"behind_records": found.records, "behind_seconds": round(found.seconds, 3)}
+            for name, found in lags.items()
+        },
         "jobs": {
             state.work.name: {
                 "running": state.is_running,
@@ -61,10 +84,16 @@ class Monitor:
 
     Args:
         address: host and port; port 0 gives a free one, `port` says which.
+        status: what /v1/status answers.
+        health: what /health answers, with 503 where it isn't well.
     """
 
     def __init__(
-        self, address: tuple[str, int], metrics: Metrics, status: Callable[[], dict[str, Any]]
+        self,
+        address: tuple[str, int],
+        metrics: Metrics,
+        status: Callable[[], dict[str, Any]],
+        health: Callable[[], Health],
     ) -> None:
         from penstock.observability.exposition import CONTENT_TYPE, Exposition
 
@@ -77,12 +106,17 @@ class Monitor:
                 elif self.path == "/v1/status":
                     self._answer(json.dumps(status(), default=str).encode(), "application/json")
                 elif self.path == "/health":
-                    self._answer(b"ok\n", "text/plain")
+                    found = health()
+                    self._answer(
+                        found.text.encode(),
+                        "text/plain; charset=utf-8",
+                        HTTPStatus.OK if found.is_ok else HTTPStatus.SERVICE_UNAVAILABLE,
+                    )
                 else:
                     self.send_error(HTTPStatus.NOT_FOUND)
 
-            def _answer(self, body: bytes, kind: str) -> None:
-                self.send_response(HTTPStatus.OK)
+            def _answer(self, body: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
+                self.send_response(status)
                 self.send_header("content-type", kind)
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()

@@ -1,4 +1,4 @@
-"""All jobs of a cluster on a schedule, in one process and one engine.
+"""All jobs of a cluster on a schedule, on one engine.
 
 Each job runs in a thread and fails alone: a job that fails is tried again after a pause that grows
 with its failures, and other jobs go on. The schedule asks again and again what there is to do,
@@ -42,6 +42,12 @@ class Work(Protocol):
     @property
     def name(self) -> str:
         """The job's name in logs and metrics, which is the same each time that the job is found."""
+        ...
+
+    @property
+    def is_bulk(self) -> bool:
+        """Whether it may wait for the others: it has a bound of its own, so that a long one never
+        keeps a short one from starting."""
         ...
 
     @property
@@ -121,7 +127,9 @@ class Schedule:
     Args:
         find: returns the present jobs.
         report: called at each run's end.
-        parallel: the number of jobs that run at the same time.
+        parallel, bulk_parallel: how many run at the same time, those that may wait apart.
+        may_start: whether there is an engine; none is started without. `wake` says that the
+            answer is another.
     """
 
     def __init__(
@@ -131,15 +139,19 @@ class Schedule:
         clock: Clock,
         random: Random,
         report: Callable[[Outcome], None],
-        parallel: int = 2,
+        parallel: int = 4,
+        bulk_parallel: int = 2,
+        may_start: Callable[[], bool] = lambda: True,
         discovery_s: float = DISCOVERY_S,
     ) -> None:
         assert parallel > 0
+        assert bulk_parallel > 0
         self._find = find
         self._clock = clock
         self._random = random
         self._report = report
-        self._parallel = parallel
+        self._parallel = {False: parallel, True: bulk_parallel}
+        self._may_start = may_start
         self._discovery_s = discovery_s
         self._states: dict[str, State] = {}
         self._lock = threading.Lock()
@@ -150,6 +162,10 @@ class Schedule:
         """Start no more jobs; running jobs see it, and are waited for. From any thread, and from a
         signal's handler."""
         self._stopping.set()
+        self._ended.put(None)
+
+    def wake(self) -> None:
+        """Look again at what may start. From any thread."""
         self._ended.put(None)
 
     def states(self) -> list[State]:
@@ -216,12 +232,15 @@ class Schedule:
         return 0
 
     def _start_due(self, now_s: float, *, once: bool) -> None:
+        if not self._may_start():
+            return
         with self._lock:
-            free = self._parallel - sum(state.is_running for state in self._states.values())
             waiting = [state for state in self._startable(once=once) if state.due_s <= now_s]
             # Who waits longest first: a short interval must not keep the others from running.
             waiting.sort(key=lambda state: (state.due_s, state.work.name))
-            for state in waiting[: max(0, free)]:
+            for state in waiting:
+                if self._free(is_bulk=state.work.is_bulk) <= 0:
+                    continue
                 state.start(now_s)
                 threading.Thread(
                     target=self._work,
@@ -229,6 +248,12 @@ class Schedule:
                     name=f"job {state.work.name}",
                     daemon=True,
                 ).start()
+
+    def _free(self, *, is_bulk: bool) -> int:
+        running = sum(
+            state.is_running and state.work.is_bulk == is_bulk for state in self._states.values()
+        )
+        return self._parallel[is_bulk] - running
 
     def _work(self, work: Work) -> None:
         before_s = self._clock.monotonic_s()
@@ -281,11 +306,15 @@ class Schedule:
         ]
 
     def _next_due_s(self, discovery_due_s: float, *, once: bool) -> float:
+        if not self._may_start():
+            return discovery_due_s
         with self._lock:
-            running = sum(state.is_running for state in self._states.values())
-            if running >= self._parallel:
-                return discovery_due_s
-            return min([discovery_due_s] + [state.due_s for state in self._startable(once=once)])
+            due = [
+                state.due_s
+                for state in self._startable(once=once)
+                if self._free(is_bulk=state.work.is_bulk) > 0
+            ]
+            return min([discovery_due_s, *due])
 
     def _all_ran(self) -> bool:
         with self._lock:

@@ -42,6 +42,8 @@ _LOCAL_CONF: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
 }
+_DRIVERS: Final = ("spark.scheduler.", "spark.ui.")
+"""A Connect server decides these for itself."""
 _CONF: Final = {
     "spark.ui.showConsoleProgress": "false",
     # False by default; without it our reader gets no filters.
@@ -92,6 +94,14 @@ def ui_conf(port: int) -> dict[str, str]:
     return {} if port < 0 else {"spark.ui.enabled": "true", "spark.ui.port": str(port)}
 
 
+def pools_conf() -> dict[str, str]:
+    """Settings that let a session have the pools of fairscheduler.xml."""
+    return {
+        "spark.scheduler.mode": "FAIR",
+        "spark.scheduler.allocation.file": (Path(__file__).parent / "fairscheduler.xml").as_uri(),
+    }
+
+
 def is_local(master: str) -> bool:
     """Whether the executors are threads of the driver's JVM and children of it."""
     return re.fullmatch(r"local(\[.*\])?", master) is not None
@@ -111,6 +121,7 @@ def _start(target: str, *, memory: str, name: str, conf: Mapping[str, str]) -> "
         builder = builder.remote(target)
         # Settings of the server's own don't concern its clients.
         settings = {key: value for key, value in settings.items() if key.startswith("spark.sql.")}
+        conf = {key: value for key, value in conf.items() if not key.startswith(_DRIVERS)}
     else:
         builder = builder.master(target).appName(name)
         settings["spark.driver.memory"] = memory

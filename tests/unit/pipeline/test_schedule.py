@@ -31,8 +31,10 @@ class Job:
         act: Callable[[Stopping], Mapping[str, Any]] = lambda _: {},
         *,
         interval_s: float = 0.0,
+        is_bulk: bool = False,
     ) -> None:
         self.name = name
+        self.is_bulk = is_bulk
         self.interval_s = interval_s
         self._act = act
 
@@ -239,3 +241,42 @@ def test_a_run_longer_than_its_interval_is_followed_at_once() -> None:
     state.start(0.0)
     state.succeed(100.0, 0, {})
     assert state.due_s == 100.0
+
+
+def test_jobs_that_may_wait_keep_no_other_from_starting() -> None:
+    """Two of them run without end; a table is brought up to date meanwhile, again and again."""
+    release = threading.Event()
+
+    def wait(_: Stopping) -> Mapping[str, Any]:
+        assert release.wait(WAIT_S)
+        return {}
+
+    told = Told()
+    jobs: list[Work] = [Job(f"bulk {n}", wait, is_bulk=True) for n in range(3)]
+    jobs.append(Job("table"))
+    schedule = make(lambda: jobs, told, parallel=1, bulk_parallel=2)
+    with running(schedule):
+        told.wait_for(lambda seen: [o.name for o in seen].count("table") >= 5)
+        busy = [state.work.name for state in schedule.states() if state.is_running]
+        assert sum(name.startswith("bulk") for name in busy) == 2
+        release.set()
+
+
+def test_nothing_starts_without_an_engine() -> None:
+    ready = threading.Event()
+    told = Told()
+    found = threading.Event()
+
+    def find() -> list[Work]:
+        found.set()
+        return [Job("table")]
+
+    schedule = make(find, told, may_start=ready.is_set)
+    with running(schedule):
+        assert found.wait(WAIT_S)
+        schedule.wake()
+        eventually(lambda: bool(schedule.states()))
+        assert not any(state.has_run or state.is_running for state in schedule.states())
+        ready.set()
+        schedule.wake()
+        told.wait_for(lambda seen: len(seen) >= 1)

@@ -12,7 +12,8 @@ from penstock.cli.main import root
 from penstock.model.errors import NotFoundError
 from penstock.pipeline.api_messages import Range, TableProgress
 from penstock.pipeline.engine import LocalEngine
-from penstock.pipeline.jobs import JobsSettings, job_finder
+from penstock.pipeline.job_runs import run_job
+from penstock.pipeline.jobs import Intervals, JobSettings, find_jobs
 from penstock.pipeline.table_plan import plan_tables
 from penstock.pipeline.tables.settings import CatalogSettings
 from support.door import Door, serve_in_thread
@@ -30,9 +31,9 @@ def door(tmp_path: Path) -> Iterator[Door]:
 def run_jobs(door: Door, folder: Path) -> None:
     """What `penstock pipeline run` would run now."""
     catalog = CatalogSettings(warehouse=str(folder / "warehouse"))
-    settings = JobsSettings(compaction_interval_s=0, maintenance_interval_s=0, catalog=catalog)
-    for work in job_finder(door.client, LocalEngine(1), settings)():
-        work.run(Never())
+    intervals = Intervals(compaction_s=0, maintenance_s=0)
+    for job, _ in find_jobs(door.client.topics().topics, intervals):
+        run_job(job, door.client, LocalEngine(1), JobSettings(catalog=catalog), Never())
 
 
 class Never:

@@ -1,10 +1,8 @@
 """`penstock pipeline run`."""
 
 import json
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,21 +17,18 @@ from penstock.cli.pipeline_options import (
     make_catalog,
     make_door,
     make_engine,
-    open_engine,
     pipeline_option,
+    say_start,
 )
 from penstock.config.addresses import parse_address
 from penstock.config.sources import PIPELINE_SECTION, read_pipeline_section
 from penstock.model.errors import InvalidRequestError
 from penstock.observability.logs import configure_logs
-from penstock.observability.metrics import Metrics
-from penstock.system.clock import SystemClock
-from penstock.system.randomness import SystemRandom
 
 if TYPE_CHECKING:
     from penstock.pipeline.schedule import Outcome
 
-NOT_DRAINED_EXIT_STATUS: Final = 1
+NOT_WELL_EXIT_STATUS: Final = 1
 
 
 def _read_config(context: click.Context, _option: click.Parameter, file: Path | None) -> None:
@@ -95,9 +90,25 @@ def _interval(name: str, seconds: float, text: str) -> Callable[[Command], Comma
     "--parallel",
     metavar="N",
     type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    help="Number of tables that are brought up to date at the same time.",
+)
+@pipeline_option(
+    "--bulk-parallel",
+    metavar="N",
+    type=click.IntRange(min=1),
     default=2,
     show_default=True,
-    help="Number of jobs that run at the same time.",
+    help="Number of bulk jobs (compaction, maintenance) that run at the same time.",
+)
+@pipeline_option(
+    "--lag-alarm",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=600.0,
+    show_default=True,
+    help="Lag of a table above which /health answers 503.",
 )
 @pipeline_option(
     "--drain",
@@ -128,6 +139,8 @@ def command(
     catalog_properties: tuple[str, ...],
     registry: str,
     parallel: int,
+    bulk_parallel: int,
+    lag_alarm: float,
     drain: float,
     http: str,
     once: bool,
@@ -143,60 +156,47 @@ def command(
 ) -> None:
     """Run all jobs of a cluster on a schedule: compaction, and tables of topics that have one.
 
-    A job that fails is tried again after a growing pause; other jobs go on. After SIGTERM or
-    Ctrl-C, running jobs may finish within --drain. A job that is killed leaves only objects that
-    the agents delete.
+    This process schedules jobs. Its child process runs them on the engine, and is started again
+    when Spark's Java, its master or its server is gone. A job that fails is tried again after a
+    growing pause; other jobs go on. After SIGTERM or Ctrl-C, running jobs may finish within
+    --drain; a second signal ends them at once. A job that is killed leaves only objects that the
+    agents delete.
     """
     configure_logs("warning")
     door = make_door(urls, secret_file, objects)
     choice = make_engine(engine, master, memory, workers, ui_port)
-    from penstock.pipeline.client import DoorClient
-    from penstock.pipeline.jobs import JobsSettings, job_finder
-    from penstock.pipeline.monitor import Monitor, count, counted, status_of
-    from penstock.pipeline.schedule import Schedule
-    from penstock.system.heard import swallowed_counts
+    from penstock.pipeline.jobs import Intervals, JobSettings
+    from penstock.pipeline.running import RunSettings, run_pipeline
 
-    settings = JobsSettings(
-        compaction_interval_s=compaction_interval,
-        table_interval_s=table_interval,
-        maintenance_interval_s=maintenance_interval,
-        catalog=make_catalog(warehouse, catalog, catalog_properties),
-        registry=registry,
+    jobs = JobSettings(
+        catalog=make_catalog(warehouse, catalog, catalog_properties), registry=registry
     )
-    settings.catalog.check()
-    metrics = Metrics()
-    metrics.share("penstock_swallowed_errors_total", swallowed_counts())
-    failed: set[str] = set()
-
-    def report(outcome: "Outcome") -> None:
-        count(metrics, outcome)
-        (failed.add if outcome.error else failed.discard)(outcome.name)
-        _print(outcome, as_json=as_json)
-
-    with (
-        DoorClient(door) as client,
-        open_engine(choice, urls=door.urls, warehouse=warehouse) as running,
-    ):
-        schedule = Schedule(
-            counted(job_finder(client, running, settings), metrics),
-            clock=SystemClock(),
-            random=SystemRandom(),
-            report=report,
-            parallel=parallel,
-        )
-        with ExitStack() as stack:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                before = signal.signal(number, lambda *_: schedule.stop())
-                stack.callback(signal.signal, number, before)
-            if http:
-                address = parse_address(http, setting="--http")
-                server = stack.enter_context(
-                    Monitor((address.host, address.port), metrics, lambda: status_of(schedule))
-                )
-                click.echo(f"metrics on http://{address.host}:{server.port}/metrics", err=True)
-            drained = schedule.run(drain_s=drain, once=once)
-    if not drained or (once and failed):
-        context.exit(NOT_DRAINED_EXIT_STATUS)
+    jobs.catalog.check()
+    address = parse_address(http, setting="--http") if http else None
+    settings = RunSettings(
+        door=door,
+        engine=choice,
+        jobs=jobs,
+        intervals=Intervals(
+            compaction_s=compaction_interval,
+            table_s=table_interval,
+            maintenance_s=maintenance_interval,
+        ),
+        parallel=parallel,
+        bulk_parallel=bulk_parallel,
+        http=None if address is None else (address.host, address.port),
+        lag_alarm_s=lag_alarm,
+        drain_s=drain,
+        once=once,
+    )
+    say_start(choice, urls=door.urls, warehouse=warehouse)
+    is_well = run_pipeline(
+        settings,
+        report=lambda outcome: _print(outcome, as_json=as_json),
+        say=lambda line: click.echo(line, err=True),
+    )
+    if not is_well:
+        context.exit(NOT_WELL_EXIT_STATUS)
 
 
 def _print(outcome: "Outcome", *, as_json: bool) -> None:

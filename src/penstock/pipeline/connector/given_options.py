@@ -94,7 +94,7 @@ class GivenOptions:
         text = self.found(name)
         if text is None:
             return None
-        is_number = re.fullmatch(r"[0-9]{1,18}", text.strip())
+        is_number = re.fullmatch(r"[0-9]{1,19}", text.strip())
         if not is_number or int(text) < least or (most is not None and int(text) > most):
             bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
             raise self.invalid(name, f"{text!r} is not a whole number {bounds}")

@@ -70,6 +70,7 @@ class ReadOptions:
 
 READ_OPTIONS: Final = (
     *DOOR_OPTIONS,
+    "view",
     "subscribe",
     "subscribePattern",
     "assign",

@@ -10,9 +10,16 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
+from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.connector.losses import logger
 from penstock.pipeline.connector.options import ignored, parse
 from penstock.pipeline.connector.schema import checked_columns, spark_ddl
+from penstock.pipeline.connector.table_options import (
+    TABLE,
+    TableReadOptions,
+    parse_table,
+    view_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,17 +32,30 @@ PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 class PenstockDataSource(DataSource):
     """Topics as DataFrames. Options: docs/connector.md."""
 
+    _table: "TableReadOptions | None" = None
+
     @classmethod
     def name(cls) -> str:
         """The format's name."""
         return FORMAT
 
-    def schema(self) -> str:
+    def schema(self) -> "StructType | str":
         """The columns of a read, where the user gives no schema of those that are wanted."""
+        if view_of(self.options) == TABLE:
+            from penstock.pipeline.connector.table_read import pinned
+
+            # Spark keeps this object from here on, so that a DataFrame has one snapshot however
+            # often Spark plans it again.
+            self._table, schema = pinned(parse_table(self.options))
+            return schema
         return spark_ddl(parse(self.options, mode="any").columns)
 
     def reader(self, schema: "StructType") -> DataSourceReader:
         """Return the reader of `spark.read`."""
+        if view_of(self.options) == TABLE:
+            from penstock.pipeline.connector.table_read import table_reader
+
+            return table_reader(self._table or parse_table(self.options), schema)
         from penstock.pipeline.connector.read import batch_reader
 
         options = parse(self.options, mode="batch")
@@ -44,6 +64,10 @@ class PenstockDataSource(DataSource):
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802
         """Return the reader of `spark.readStream`."""
+        if view_of(self.options) == TABLE:
+            raise InvalidRequestError(
+                "read", "option view", "a table has no stream", "leave view out: the log has one"
+            )
         from penstock.pipeline.connector.stream import stream_reader
 
         options = parse(self.options, mode="stream")

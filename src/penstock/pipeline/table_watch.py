@@ -1,0 +1,104 @@
+"""Knows how far each table is, for `penstock pipeline run`, by looks at the journal."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.model.errors import InvalidRequestError
+from penstock.pipeline.api_messages import TableProgress, Topics
+from penstock.pipeline.lag import Behind, Lags
+from penstock.pipeline.table_plan import has_table
+from penstock.pipeline.tables.settings import TableSettings, resolve
+from penstock.ports.clock import Clock
+
+BEHIND_RECORDS: Final = "penstock_pipeline_table_behind_records"
+BEHIND_SECONDS: Final = "penstock_pipeline_table_behind_seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """The table that is furthest behind; "" where there is none, or none is behind."""
+
+    table: str
+    seconds: float
+
+
+class TableWatch:
+    """Looks at all tables that the topics' configs ask for. Any thread.
+
+    Args:
+        registry: of schemas, as jobs have it.
+    """
+
+    def __init__(self, clock: Clock, *, registry: str = "") -> None:
+        self._clock = clock
+        self._registry = registry
+        self._lock = threading.Lock()
+        self._lags = Lags()
+        self._behind: dict[str, Behind] = {}
+        self._looked_s = clock.monotonic_s()
+
+    def look(self, topics: Topics, rows: Sequence[TableProgress]) -> None:
+        """Note how far topics and tables are now.
+
+        Args:
+            rows: asked for before `topics`: what a table has come to since would look like a log
+                that went back.
+        """
+        now_s = self._clock.monotonic_s()
+        known = {(row.topic_id, row.table): row for row in rows}
+        with self._lock:
+            behind: dict[str, Behind] = {}
+            for topic in topics.topics:
+                if not has_table(topic):
+                    continue
+                given = TableSettings(topic=topic.name, registry=self._registry)
+                try:
+                    name = resolve(given, topic.configs).full_name
+                except InvalidRequestError:
+                    # Its job fails, and says why; its records wait all the same.
+                    name = topic.name
+                row = known.get((topic.topic_id, name))
+                behind[name] = self._lags.look(
+                    name,
+                    now_s=now_s,
+                    starts=[state.log_start for state in topic.partitions],
+                    ends=[state.high_watermark for state in topic.partitions],
+                    held={} if row is None else dict(row.offsets),
+                    held_for_s=None
+                    if row is None or not row.time_ms
+                    else max(0, topics.time_ms - row.time_ms) / 1000,
+                )
+            self._lags.keep(behind)
+            self._behind, self._looked_s = behind, now_s
+
+    def lags(self) -> dict[str, Behind]:
+        """Return each table's lag now, as if it lacked still what it lacked at the last look."""
+        with self._lock:
+            since_s = self._clock.monotonic_s() - self._looked_s
+            return {
+                name: Behind(found.records, found.seconds + since_s) if found.records else found
+                for name, found in self._behind.items()
+            }
+
+    def oldest(self) -> Lag:
+        """The longest lag of all tables."""
+        lags = self.lags()
+        name = max(lags, key=lambda name: lags[name].seconds, default="")
+        if not name or not lags[name].records:
+            return Lag("", 0.0)
+        return Lag(name, lags[name].seconds)
+
+    def silent_s(self) -> float:
+        """For how long no agent has said how far topics and tables are."""
+        with self._lock:
+            return self._clock.monotonic_s() - self._looked_s
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        """Gauges, by metric and table."""
+        lags = self.lags()
+        return {
+            BEHIND_RECORDS: {name: found.records for name, found in lags.items()},
+            BEHIND_SECONDS: {name: found.seconds for name, found in lags.items()},
+        }
