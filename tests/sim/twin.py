@@ -20,6 +20,7 @@ from penstock.state.commands import (
     Fence,
     RegisterAgent,
     SaveGroup,
+    SaveMembers,
     StoreSegment,
 )
 from penstock.state.entries import Entry
@@ -106,7 +107,7 @@ class Twin:
                 self._wals[answer.wal_key] = (entry.agent, entry.epoch)
             case ClaimShard():
                 self._shards[command.shard] = answer.shard_epoch
-            case SaveGroup() | CommitOffsets() | DeleteOffsets():
+            case SaveGroup() | SaveMembers() | CommitOffsets() | DeleteOffsets():
                 self._check_shard(where, [command.group_id], command.shard_epoch)
             case DeleteGroups():
                 self._check_shard(where, command.group_ids, command.shard_epoch)

@@ -25,6 +25,9 @@ TABLES = {
     "group_offsets": "group_id, topic_id, partition, committed_offset, metadata, commit_ms",
 }
 
+MEMBERS_VERSION = 6
+"""The format version from which on groups have members of their own."""
+
 
 def contents(data: Path) -> dict[str, Any]:
     """Every row that clients can see, and the bytes of every partition from its first run on."""
@@ -33,6 +36,12 @@ def contents(data: Path) -> dict[str, Any]:
         for table, columns in TABLES.items():
             found[table] = connection.execute(
                 f"SELECT {columns} FROM {table} ORDER BY {columns}"
+            ).fetchall()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version >= MEMBERS_VERSION:
+            found["members"] = connection.execute(
+                "SELECT group_id, kind, member_id, group_members.state FROM group_members"
+                " JOIN groups USING (group_id) ORDER BY group_id, member_id"
             ).fetchall()
         found["meta"] = dict(
             connection.execute(

@@ -403,6 +403,31 @@ class SaveGroup(Command, frozen=True, tag="group"):
     shard_epoch: int = 0
 
 
+MEMBERS_MAX: Final = 1_000
+"""Members that one `SaveMembers` may change: applied in a few ms."""
+
+
+class SaveMembers(Command, frozen=True, tag="members"):
+    """Store a group and those of its members that changed.
+
+    The group becomes one of `kind`, a `penstock.state.rows.GroupKind`. `state` and the members'
+    rows are opaque to apply, as in `SaveGroup`. Answer: Done or Refused (STALE_SHARD, MALFORMED
+    where there are more than MEMBERS_MAX).
+    """
+
+    group_id: str
+    generation: int
+    protocol_type: str
+    kind: int
+    empty: bool
+    state: bytes
+    rows: list[tuple[str, bytes]]
+    """Member ids with what is stored of them."""
+    removed: list[str]
+    """Ids of members that left, before `rows` are stored."""
+    shard_epoch: int = 0
+
+
 class DeleteGroups(Command, frozen=True, tag="group-"):
     """Delete groups with their offsets. The coordinator has checked that they are empty.
 
@@ -490,6 +515,7 @@ AnyCommand = (
     | SaveTable
     | DropTable
     | SaveGroup
+    | SaveMembers
     | DeleteGroups
     | CommitOffsets
     | DeleteOffsets

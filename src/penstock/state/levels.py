@@ -18,6 +18,7 @@ from penstock.state.schema import (
     CLUSTER_LEVEL,
     FEATURE_LEVEL_MAX,
     INTEGRITY_LEVEL,
+    MEMBERS_LEVEL,
     MERGING_LEVEL,
     PIPELINE_LEVEL,
 )
@@ -67,6 +68,7 @@ LEVEL_OF: Final[dict[type[AnyCommand], int]] = {
     commands.AskDigest: INTEGRITY_LEVEL,
     commands.ReportDigest: INTEGRITY_LEVEL,
     commands.SetJournalTime: INTEGRITY_LEVEL,
+    commands.SaveMembers: MEMBERS_LEVEL,
 }
 """The level that a command's type belongs to. Apply refuses the command below it."""
 

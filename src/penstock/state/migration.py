@@ -7,6 +7,8 @@ from penstock.replica.database import refuse_older
 from penstock.state.schema import (
     DIGESTS,
     FORMAT_VERSION,
+    GROUP_KIND,
+    GROUP_MEMBERS,
     LEFTOVERS,
     LOST_HISTORIES,
     LOST_RANGES,
@@ -25,6 +27,8 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
         LOST_RANGES,
         REBUILT_RANGES,
     ),
+    # 5 to 6: members of groups. All groups are classic until then.
+    5: (f"ALTER TABLE groups ADD COLUMN {GROUP_KIND}", GROUP_MEMBERS),
 }
 
 

@@ -76,6 +76,14 @@ class ActiveProducer:
     last_timestamp: int
 
 
+class GroupKind(enum.IntEnum):
+    """The protocols that groups have. The numbers are journaled."""
+
+    CLASSIC = 0
+    CONSUMER = 1
+    """KIP-848."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupRow:
     """A group's durable state. `empty_since_ms`: journal time, None while it has members."""
@@ -85,6 +93,7 @@ class GroupRow:
     protocol_type: str
     empty_since_ms: int | None
     state: bytes
+    kind: GroupKind = GroupKind.CLASSIC
 
 
 @dataclass(frozen=True, slots=True)

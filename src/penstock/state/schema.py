@@ -4,14 +4,14 @@ from typing import Final
 
 APPLICATION_ID: Final = 0x50454E53
 """ASCII "PENS"."""
-FORMAT_VERSION: Final = 5
+FORMAT_VERSION: Final = 6
 """Raised by any change of a table here or of what an entry's bytes mean; `migration` brings
 older files to it."""
 OLDEST_VERSION: Final = 4
 """The oldest format version that is opened. Versions 1 to 3 are refused: no release wrote them."""
 FEATURE_LEVEL_MAX: Final = 5
 """The newest semantics of apply that this release knows. 1: the embedded log; 2: the cluster;
-3: the pipeline; 4: integrity; 5: merging."""
+3: the pipeline; 4: integrity; 5: merging, and members of groups."""
 CLUSTER_LEVEL: Final = 2
 """From which on the cluster's commands are applied."""
 PIPELINE_LEVEL: Final = 3
@@ -20,6 +20,9 @@ INTEGRITY_LEVEL: Final = 4
 """The level from which on the rules of docs/formats/journal.md, "Integrity", hold."""
 MERGING_LEVEL: Final = 5
 """The level from which on compaction may merge batches (docs/formats/journal.md, "Merging")."""
+MEMBERS_LEVEL: Final = 5
+"""The level from which on groups have members of their own (docs/formats/journal.md, "Members of
+groups")."""
 STORED_ENTRIES: Final = 16
 """K: of how many of an agent's last entries the answers are kept. A power of two."""
 
@@ -30,6 +33,14 @@ WALS: Final = """CREATE TABLE wals (
         epoch INTEGER NOT NULL,
         last_generation INTEGER NOT NULL
     ) STRICT"""
+GROUP_MEMBERS: Final = """CREATE TABLE group_members (
+        group_id TEXT NOT NULL,
+        member_id TEXT NOT NULL,
+        state BLOB NOT NULL,
+        PRIMARY KEY (group_id, member_id)
+    ) STRICT, WITHOUT ROWID"""
+GROUP_KIND: Final = "kind INTEGER NOT NULL DEFAULT 0"
+"""A `penstock.state.rows.GroupKind`."""
 GROUP_SHARDS: Final = """CREATE TABLE group_shards (
         shard INTEGER PRIMARY KEY,
         shard_epoch INTEGER NOT NULL,
@@ -186,12 +197,13 @@ SCHEMA: Final = (
         last_timestamp INTEGER NOT NULL,
         PRIMARY KEY (partition_key, producer_id)
     ) STRICT, WITHOUT ROWID""",
-    """CREATE TABLE groups (
+    f"""CREATE TABLE groups (
         group_id TEXT PRIMARY KEY,
         generation INTEGER NOT NULL,
         protocol_type TEXT NOT NULL,
         empty_since_ms INTEGER,
-        state BLOB NOT NULL
+        state BLOB NOT NULL,
+        {GROUP_KIND}
     ) STRICT, WITHOUT ROWID""",
     """CREATE TABLE group_offsets (
         group_id TEXT NOT NULL,
@@ -225,6 +237,7 @@ SCHEMA: Final = (
     ) STRICT""",
     WALS,
     GROUP_SHARDS,
+    GROUP_MEMBERS,
     PIPELINE_JOBS,
     WRITERS,
     TABLE_PROGRESS,

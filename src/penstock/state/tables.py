@@ -17,7 +17,7 @@ from penstock.replica.statements import insert_rows
 from penstock.state.answers import AnyAnswer, decode_answers, encode_answers
 from penstock.state.cluster_tables import ClusterTables
 from penstock.state.meta import LEADER_EPOCH, META_NAMES
-from penstock.state.rows import AgentStatus
+from penstock.state.rows import AgentStatus, GroupKind
 from penstock.state.schema import INTEGRITY_LEVEL, STORED_ENTRIES
 from penstock.state.sequences import ProducerState, pack_ranges, unpack_ranges
 from penstock.state.stored_answers import as_if_stored, decode_stored, encode_stored, restate
@@ -341,12 +341,33 @@ class Tables:
         protocol_type: str,
         empty_since_ms: int | None,
         state: bytes,
+        kind: int = GroupKind.CLASSIC,
     ) -> None:
         """Insert or replace."""
         self._groups.add(group_id)
         self.execute(
-            "INSERT OR REPLACE INTO groups VALUES (?, ?, ?, ?, ?)",
-            (group_id, generation, protocol_type, empty_since_ms, state),
+            "INSERT OR REPLACE INTO groups VALUES (?, ?, ?, ?, ?, ?)",
+            (group_id, generation, protocol_type, empty_since_ms, state, kind),
+        )
+
+    def empty_since_ms(self, group_id: str) -> int | None:
+        """Since when a group has been empty; None: it isn't, or there is none."""
+        found = self.execute(
+            "SELECT empty_since_ms FROM groups WHERE group_id = ?", (group_id,)
+        ).fetchone()
+        return None if found is None else found[0]
+
+    def save_members(
+        self, group_id: str, rows: Sequence[tuple[str, bytes]], removed: Sequence[str]
+    ) -> None:
+        """Delete some of a group's members, then insert or replace others."""
+        self.executemany(
+            "DELETE FROM group_members WHERE group_id = ? AND member_id = ?",
+            [(group_id, member_id) for member_id in removed],
+        )
+        self.executemany(
+            "INSERT OR REPLACE INTO group_members VALUES (?, ?, ?)",
+            [(group_id, member_id, state) for member_id, state in rows],
         )
 
     def group_times(self, group_id: str) -> tuple[int, int] | None:
@@ -366,6 +387,7 @@ class Tables:
         self.flush_offsets()
         self._groups.discard(group_id)
         self.execute("DELETE FROM groups WHERE group_id = ?", (group_id,))
+        self.execute("DELETE FROM group_members WHERE group_id = ?", (group_id,))
         self.execute("DELETE FROM group_offsets WHERE group_id = ?", (group_id,))
 
     def set_offset(

@@ -36,6 +36,7 @@ from penstock.state.commands import (  # noqa: E402
     DeleteTopic,
     OffsetWrite,
     SaveGroup,
+    SaveMembers,
 )
 from penstock.state.leader_epochs import begin_leader_epoch  # noqa: E402
 from penstock.state.pipeline_commands import (  # noqa: E402
@@ -47,6 +48,7 @@ from penstock.state.pipeline_commands import (  # noqa: E402
     SaveTable,
     WriteRun,
 )
+from penstock.state.rows import GroupKind  # noqa: E402
 from penstock.state.schema import FORMAT_VERSION  # noqa: E402
 from support.log_contents import contents  # noqa: E402
 from support.log_rig import NOW, Rig, run_rig  # noqa: E402
@@ -83,6 +85,16 @@ async def fill(rig: Rig) -> None:
             AlterClusterConfigs(set={"message.max.bytes": "2000000"}),
             SaveGroup(
                 group_id="readers", generation=4, protocol_type="consumer", empty=True, state=b""
+            ),
+            SaveMembers(
+                group_id="members",
+                generation=3,
+                protocol_type="consumer",
+                kind=GroupKind.CONSUMER,
+                empty=False,
+                state=b"state",
+                rows=[("one", b"a"), ("two", b"b")],
+                removed=[],
             ),
             CommitOffsets(
                 group_id="readers",

@@ -20,7 +20,7 @@ sys.path[:0] = [str(REPOSITORY / "src"), str(REPOSITORY / "tests")]
 from penstock.records.sums import pack_crcs  # noqa: E402
 from penstock.replica import Replica  # noqa: E402
 from penstock.segment import job_object_key  # noqa: E402
-from penstock.state.answers import AnyAnswer, JobOpened, Refused, RunsReplaced, WriteCommitted  # noqa: E402
+from penstock.state.answers import AnyAnswer, Done, JobOpened, Refused, RunsReplaced, WriteCommitted  # noqa: E402
 from penstock.state.apply.machine import LogMachine, Standing  # noqa: E402
 from penstock.state.commands import (  # noqa: E402
     AnyCommand,
@@ -36,6 +36,7 @@ from penstock.state.commands import (  # noqa: E402
     RegisterAgent,
     RunCommit,
     SaveGroup,
+    SaveMembers,
     SetFeatureLevel,
 )
 from penstock.state.entries import Entry, encode_entry  # noqa: E402
@@ -50,6 +51,7 @@ from penstock.state.pipeline_commands import (  # noqa: E402
     WriteRun,
 )
 from penstock.state.read.queries import Queries  # noqa: E402
+from penstock.state.rows import GroupKind  # noqa: E402
 from penstock.state.schema import FEATURE_LEVEL_MAX, FORMAT_VERSION  # noqa: E402
 from unit.state.orders import (  # noqa: E402
     KEY,
@@ -155,6 +157,7 @@ def fill_cluster(path: Path, embedded_agent: int) -> None:
     append(1002, DrainAgent(agent=1002, draining=True), CondemnObjects(keys=["orphan"]))
     append(1001, Fence(agent=1003, epoch=1, seen_position=replica.position))
     fill_pipeline(append)
+    fill_members(append)
     replica.close()
 
 
@@ -203,6 +206,27 @@ def fill_pipeline(append: Callable[..., list[AnyAnswer]]) -> None:
         topic_id=TOPIC_ID, table="golden.flights", offsets=[0, 7, 3, 8], snapshot_id=77, state="{}"
     )
     assert not any(isinstance(answer, Refused) for answer in append(1002, saved))
+
+
+def fill_members(append: Callable[..., list[AnyAnswer]]) -> None:
+    """A group with two members, of which one has left."""
+    append(1001, SetFeatureLevel(level=5))
+
+    def save(rows: list[tuple[str, bytes]], removed: list[str]) -> None:
+        saved = SaveMembers(
+            group_id="h",
+            generation=2,
+            protocol_type="consumer",
+            kind=GroupKind.CONSUMER,
+            empty=False,
+            state=b"s",
+            rows=rows,
+            removed=removed,
+        )
+        assert append(1002, saved) == [Done()]
+
+    save([("one", b"1"), ("two", b"2")], [])
+    save([("two", b"3")], ["one"])
 
 
 def main() -> None:

@@ -38,6 +38,7 @@ from penstock.state.commands import (
     RemoveAgent,
     ReportDigest,
     SaveGroup,
+    SaveMembers,
     SetFeatureLevel,
 )
 from penstock.state.entries import Entry
@@ -206,7 +207,7 @@ class ClusterTwin:
                 )
                 standing, answers = self.apply(inner, self.position, time_ms)
                 return Relayed(standing.value, answers)
-            case SaveGroup() | CommitOffsets() | DeleteOffsets():
+            case SaveGroup() | SaveMembers() | CommitOffsets() | DeleteOffsets():
                 if self._stale([command.group_id], command.shard_epoch):
                     return Refused(Refusal.STALE_SHARD)
             case DeleteGroups():

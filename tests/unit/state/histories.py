@@ -27,6 +27,7 @@ from penstock.state.commands import (
     OffsetWrite,
     RunCommit,
     SaveGroup,
+    SaveMembers,
     SetFeatureLevel,
     SetJournalTime,
     StoreSegment,
@@ -34,6 +35,7 @@ from penstock.state.commands import (
 )
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
+from penstock.state.rows import GroupKind
 from unit.state.twin import Batch, Partition, Twin
 
 WRAP = 1 << 31
@@ -128,6 +130,17 @@ simple = st.one_of(
         protocol_type=st.just("consumer"),
         empty=st.booleans(),
         state=st.binary(max_size=3),
+    ),
+    st.builds(
+        SaveMembers,
+        group_id=st.sampled_from(GROUPS),
+        generation=st.integers(0, 3),
+        protocol_type=st.just("consumer"),
+        kind=st.sampled_from(GroupKind),
+        empty=st.booleans(),
+        state=st.binary(max_size=3),
+        rows=st.lists(st.tuples(st.sampled_from("mn"), st.binary(max_size=3)), max_size=2),
+        removed=st.lists(st.sampled_from("mn"), max_size=2),
     ),
     st.builds(DeleteGroups, group_ids=st.lists(st.sampled_from(GROUPS), max_size=2)),
     st.builds(
@@ -299,7 +312,9 @@ def assert_equal_to_twin(queries: Queries, view: StateView, twin: Twin) -> None:
         group.group_id: (group.generation, group.protocol_type, group.empty_since_ms, group.state)
         for group in queries.groups()
     } == twin.groups
+    assert {group.group_id: group.kind for group in queries.groups() if group.kind} == twin.kinds
     for group_id in GROUPS:
+        assert dict(queries.group_members(group_id)) == twin.members.get(group_id, {})
         assert {
             place: (row.offset, row.leader_epoch, row.metadata, row.commit_ms)
             for place, row in queries.group_offsets(group_id).items()

@@ -121,7 +121,7 @@ def cluster_commands(draw: st.DrawFn, twin: ClusterTwin, position: int) -> AnyCo
             groups = draw(st.lists(st.sampled_from(GROUPS), max_size=2))
             return DeleteGroups(group_ids=groups, shard_epoch=shard_epoch)
         case "level":
-            return SetFeatureLevel(level=draw(st.sampled_from([0, 1, 2, 3, 4])))
+            return SetFeatureLevel(level=draw(st.sampled_from([0, 1, 2, 3, 4, 5])))
         case "lost":
             start = draw(st.integers(0, 9))
             return NoteLostHistory(

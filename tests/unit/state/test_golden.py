@@ -19,7 +19,16 @@ from penstock.state.leader_epochs import begin_leader_epoch
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.state.restored import begin_restored
-from penstock.state.rows import AgentStatus, CleanRow, Shard, TableRow, Wal, WriterRow
+from penstock.state.rows import (
+    AgentStatus,
+    CleanRow,
+    GroupKind,
+    GroupRow,
+    Shard,
+    TableRow,
+    Wal,
+    WriterRow,
+)
 from penstock.state.schema import FORMAT_VERSION, OLDEST_VERSION
 from penstock.testing import SeededRandom
 from unit.state.orders import KEY, TOPIC_ID, batch, commit, open_order
@@ -238,3 +247,13 @@ def test_the_sums_of_version_5(tmp_path: Path) -> None:
         (2, 0): batch_sum(seeds[2], 0, 1, 0xDDDD, 100),
         (3, 0): batch_sum(seeds[3], 0, 1, 0xEEEE, 100),
     }
+
+
+def test_the_members_of_version_6(tmp_path: Path) -> None:
+    path = shutil.copyfile(GOLDEN / "format-6.sqlite", tmp_path / "metadata.sqlite")
+    with closing(Queries(path)) as queries:
+        assert queries.group("h") == GroupRow("h", 2, "consumer", None, b"s", GroupKind.CONSUMER)
+        assert queries.group_members("h") == [("two", b"3")]
+        readers = queries.group("readers")
+        assert readers is not None
+        assert readers.kind is GroupKind.CLASSIC

@@ -39,6 +39,7 @@ from penstock.state.commands import (
     ForgetObjects,
     Noop,
     SaveGroup,
+    SaveMembers,
     SetFeatureLevel,
     SetJournalTime,
     StoreSegment,
@@ -94,6 +95,8 @@ class Twin:
         self.partitions: dict[int, Partition] = {}
         self.objects: dict[str, int | None] = {}  # key -> condemned time
         self.groups: dict[str, tuple[int, str, int | None, bytes]] = {}
+        self.kinds: dict[str, int] = {}  # of groups whose kind is not 0
+        self.members: dict[str, dict[str, bytes]] = {}
         self.offsets: dict[str, dict[tuple[bytes, int], tuple[int, int, str, int]]] = {}
         self.cluster_configs: dict[str, str] = {}
         self.next_topic_key = 1
@@ -187,7 +190,9 @@ class Twin:
                 return Done()
             case SetJournalTime():
                 return self._set_time(command, time_ms)
-            case SaveGroup():
+            case SaveMembers() if self.level < 5:
+                return Refused(Refusal.LEVEL_NOT_ON)
+            case SaveGroup() | SaveMembers():
                 before = self.groups.get(command.group_id)
                 since = None
                 if command.empty:
@@ -198,6 +203,14 @@ class Twin:
                     since,
                     command.state,
                 )
+                self.kinds.pop(command.group_id, None)
+                if isinstance(command, SaveMembers):
+                    if command.kind:
+                        self.kinds[command.group_id] = command.kind
+                    members = self.members.setdefault(command.group_id, {})
+                    for member_id in command.removed:
+                        members.pop(member_id, None)
+                    members.update(command.rows)
                 return Done()
             case DeleteGroups():
                 for at, group in enumerate(command.group_ids):
@@ -205,6 +218,8 @@ class Twin:
                     if seen and [self._times_of(group)] != seen[at : at + 1]:
                         continue
                     self.groups.pop(group, None)
+                    self.kinds.pop(group, None)
+                    self.members.pop(group, None)
                     self.offsets.pop(group, None)
                 return Done()
             case CommitOffsets():

@@ -1,9 +1,17 @@
 """Applying commands about consumer groups. Their state is opaque here, their offsets are not."""
 
-from penstock.state.answers import AnyAnswer, Done, OffsetsCommitted, Refusal
+from penstock.state.answers import AnyAnswer, Done, OffsetsCommitted, Refusal, Refused
 from penstock.state.apply.context import ApplyContext
 from penstock.state.apply.shards import refuse_shard
-from penstock.state.commands import CommitOffsets, DeleteGroups, DeleteOffsets, SaveGroup
+from penstock.state.commands import (
+    MEMBERS_MAX,
+    CommitOffsets,
+    DeleteGroups,
+    DeleteOffsets,
+    SaveGroup,
+    SaveMembers,
+)
+from penstock.state.rows import GroupKind
 from penstock.state.schema import INTEGRITY_LEVEL
 
 
@@ -12,22 +20,38 @@ def save_group(context: ApplyContext, command: SaveGroup) -> AnyAnswer:
     refusal = refuse_shard(context, (command.group_id,), command.shard_epoch)
     if refusal is not None:
         return refusal
+    _save(context, command, GroupKind.CLASSIC)
+    return Done()
+
+
+def save_members(context: ApplyContext, command: SaveMembers) -> AnyAnswer:
+    """Replace a group's durable state and those of its members that changed."""
+    refusal = refuse_shard(context, (command.group_id,), command.shard_epoch)
+    if refusal is not None:
+        return refusal
+    changed = len(command.rows) + len(command.removed)
+    if changed > MEMBERS_MAX:
+        return Refused(Refusal.MALFORMED, f"{changed} members change, {MEMBERS_MAX} may")
+    _save(context, command, command.kind)
+    context.tables.save_members(command.group_id, command.rows, command.removed)
+    return Done()
+
+
+def _save(context: ApplyContext, command: SaveGroup | SaveMembers, kind: int) -> None:
     tables = context.tables
     empty_since_ms = None
     if command.empty:
         # Saved again while empty, it has been empty since the first time.
-        found = tables.execute(
-            "SELECT empty_since_ms FROM groups WHERE group_id = ?", (command.group_id,)
-        ).fetchone()
-        empty_since_ms = context.time_ms if found is None or found[0] is None else found[0]
+        known_ms = tables.empty_since_ms(command.group_id)
+        empty_since_ms = context.time_ms if known_ms is None else known_ms
     tables.save_group(
         command.group_id,
         command.generation,
         command.protocol_type,
         empty_since_ms,
         command.state,
+        kind,
     )
-    return Done()
 
 
 def delete_groups(context: ApplyContext, command: DeleteGroups) -> AnyAnswer:

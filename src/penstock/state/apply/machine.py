@@ -103,6 +103,7 @@ _HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
     pipeline_commands.SaveTable: apply_progress.save_table,
     pipeline_commands.DropTable: apply_progress.drop_table,
     commands.SaveGroup: apply_groups.save_group,
+    commands.SaveMembers: apply_groups.save_members,
     commands.DeleteGroups: apply_groups.delete_groups,
     commands.CommitOffsets: apply_groups.commit_offsets,
     commands.DeleteOffsets: apply_groups.delete_offsets,
@@ -197,7 +198,7 @@ class LogMachine:
             return previous_ms
         try:
             entry = decode_entry(body, position=0)
-        except CorruptDataError:
+        except (CorruptDataError, InvalidRequestError):
             return previous_ms  # `apply` refuses the entry, and knows its position
         self._decoded = (body, entry)
         for command in entry.commands:

@@ -25,6 +25,12 @@ from penstock.state.digest_plan import DigestRound
 from penstock.state.leader_epochs import EpochStart, epoch_starts
 from penstock.state.leftovers import TRIM
 from penstock.state.meta import EPOCH_FLOOR, LEADER_EPOCH, TIME_WALK
+from penstock.state.read.group_statements import (
+    GROUP,
+    GROUPS,
+    GROUPS_PAGE,
+    group_statements_of_version,
+)
 from penstock.state.read.loss_queries import LossQueries
 from penstock.state.read.pipeline_queries import KEYS_PER_STATEMENT, PipelineQueries
 from penstock.state.read.run_statements import (
@@ -41,6 +47,7 @@ from penstock.state.rows import (
     GENERATION_BITS,
     ActiveProducer,
     Agent,
+    GroupKind,
     GroupRow,
     LostHistory,
     ObjectRow,
@@ -66,7 +73,6 @@ __all__ = [
 
 _NEWEST: Final = 2**63 - 1
 _PRODUCERS: Final = "SELECT producer_id, epoch, sequences, last_timestamp FROM producers"
-_GROUP: Final = "SELECT group_id, generation, protocol_type, empty_since_ms, state FROM groups"
 
 
 class Queries(PipelineQueries, LossQueries):
@@ -84,7 +90,10 @@ class Queries(PipelineQueries, LossQueries):
             InvalidRequestError: it belongs to another program, or to a release whose files this
                 one doesn't open.
         """
-        super().__init__(path, statements_of_version)
+        super().__init__(
+            path,
+            lambda version: statements_of_version(version) | group_statements_of_version(version),
+        )
 
     # -- runs ----------------------------------------------------------------------------------
 
@@ -268,8 +277,8 @@ class Queries(PipelineQueries, LossQueries):
 
     def group(self, group_id: str) -> GroupRow | None:
         """One group."""
-        rows = self._execute(f"{_GROUP} WHERE group_id = ?", (group_id,))
-        return GroupRow(*rows[0]) if rows else None
+        rows = self._execute(GROUP, (group_id,))
+        return _group(rows[0]) if rows else None
 
     def group_count(self, most: int) -> int:
         """Count the groups, but no further than `most`."""
@@ -278,14 +287,18 @@ class Queries(PipelineQueries, LossQueries):
 
     def groups(self) -> list[GroupRow]:
         """All groups, by id."""
-        return [GroupRow(*row) for row in self._execute(f"{_GROUP} ORDER BY group_id")]
+        return [_group(row) for row in self._execute(GROUPS)]
 
     def groups_page(self, after: str, *, limit: int) -> list[GroupRow]:
         """A page of all groups by id, past `after` ("" to begin)."""
-        rows = self._execute(
-            f"{_GROUP} WHERE group_id > ? ORDER BY group_id LIMIT ?", (after, limit)
+        return [_group(row) for row in self._execute(GROUPS_PAGE, (after, limit))]
+
+    def group_members(self, group_id: str) -> list[tuple[str, bytes]]:
+        """Member ids of a group, in order, with what is stored of each."""
+        return self._execute(
+            "SELECT member_id, state FROM group_members WHERE group_id = ? ORDER BY member_id",
+            (group_id,),
         )
-        return [GroupRow(*row) for row in rows]
 
     def group_offsets_page(
         self, group_id: str, after: tuple[bytes, int], *, limit: int
@@ -430,3 +443,8 @@ def _active_producer(
     producer_id: int, epoch: int, sequences: bytes, last_timestamp: int
 ) -> ActiveProducer:
     return ActiveProducer(producer_id, epoch, unpack_ranges(sequences)[-2], last_timestamp)
+
+
+def _group(row: tuple[Any, ...]) -> GroupRow:
+    group_id, generation, protocol_type, empty_since_ms, state, kind = row
+    return GroupRow(group_id, generation, protocol_type, empty_since_ms, state, GroupKind(kind))
