@@ -142,6 +142,8 @@ REASONS: Final = {
     "model/topic_config.py number.check: ValueError": TOLD,
     # groups
     "groups/committing.py GroupOffsets.commit: TooManyGroupsError": TOLD,
+    "groups/consumer/catalog.py regex_fault: ImportError": TOLD,
+    "groups/coordinator.py GroupCoordinator.consumer_heartbeat: TooManyGroupsError": TOLD,
     "groups/coordinator.py GroupCoordinator.join: TooManyGroupsError": TOLD,
     "groups/subscription.py subscribed_topics: (struct.error, UnicodeDecodeError)": DECODED,
     # kafka
@@ -149,6 +151,7 @@ REASONS: Final = {
     "kafka/wire/decode.py _error_code: ValueError": DECODED,
     "kafka/net/file_sender.py FileSender._send_buffers: BlockingIOError": FULL_SOCKET,
     "kafka/net/file_sender.py FileSender._send_region: BlockingIOError": AGAIN,
+    "kafka/handlers/consumer_group_describe.py _bound: PenstockError": "the answer that is made next says it",
     "kafka/handlers/delete_records.py _delete: TimeoutError": TOLD,
     "kafka/handlers/describe_groups.py _bound: PenstockError": "the answer itself has the error",
     "kafka/handlers/offset_fetch.py _bound: PenstockError": "the answer itself has the error",
@@ -238,7 +241,7 @@ REASONS: Final = {
     "log/damage/wal_copies.py _stores: CorruptDataError": "no entry of this log: it names no copies",
     "log/wals/names.py _read_checked: FileNotFoundError": ABSENT,
     # metadata
-    "state/apply/machine.py LogMachine.journal_time: CorruptDataError": "applying the entry raises it",
+    "state/apply/machine.py LogMachine.journal_time: (CorruptDataError, InvalidRequestError)": "applying the entry raises it",
     "order/cluster_order.py ClusterOrder._follow: Exception": ENDS,
     "order/entry_keys.py entry_key: (IndexError, KeyError)": AGAIN,
     "state/stored_answers.py sentence: (KeyError, ValueError)": "a reason of a newer release",

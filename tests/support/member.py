@@ -30,6 +30,8 @@ from support.waiting import eventually
 SESSION_MS = 45_000
 """As clients have it: a loaded machine is no reason to lose partitions."""
 HEARTBEAT_MS = 500
+CONSUMER_PROTOCOL = "confluent-kafka/consumer"
+"""The client that speaks KIP-848."""
 
 
 def say(**event: Any) -> None:
@@ -58,10 +60,17 @@ def run_confluent(options: argparse.Namespace, leave: Leave) -> None:
         "group.id": options.group,
         "enable.auto.commit": False,
         "auto.offset.reset": "earliest",
-        "session.timeout.ms": options.session_ms,
-        "heartbeat.interval.ms": HEARTBEAT_MS,
-        "partition.assignment.strategy": options.strategy,
+        # What an expression takes in is looked for that often.
+        "topic.metadata.refresh.interval.ms": 1000,
     }
+    if options.client == CONSUMER_PROTOCOL:
+        # Session and heartbeats are the server's settings there.
+        settings["group.protocol"] = "consumer"
+        settings["group.remote.assignor"] = "uniform"
+    else:
+        settings["session.timeout.ms"] = options.session_ms
+        settings["heartbeat.interval.ms"] = HEARTBEAT_MS
+        settings["partition.assignment.strategy"] = options.strategy
     if options.instance:
         settings["group.instance.id"] = options.instance
     consumer = Consumer(settings)
@@ -305,7 +314,7 @@ def main() -> None:
     options = parser.parse_args()
     leave = Leave()
     try:
-        if options.client == "confluent-kafka":
+        if options.client in {"confluent-kafka", CONSUMER_PROTOCOL}:
             run_confluent(options, leave)
         elif options.client == "aiokafka":
             asyncio.run(run_aiokafka(options, leave))

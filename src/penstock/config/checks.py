@@ -94,6 +94,15 @@ def check_together(settings: ServerSettings) -> None:
             "group_min_session_timeout_ms",
             "it is above group_max_session_timeout_ms",
         )
+    heartbeat_ms = settings.group_consumer_heartbeat_interval_ms
+    if heartbeat_ms >= settings.group_consumer_session_timeout_ms:
+        raise InvalidRequestError(
+            "read setting",
+            "group_consumer_heartbeat_interval_ms",
+            f"{heartbeat_ms} ms are not below group_consumer_session_timeout_ms, so every member"
+            " would be taken for gone between two heartbeats",
+            "lower it to a third of the session's time",
+        )
 
 
 def check_places(settings: ServerSettings) -> None:

@@ -555,6 +555,29 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     group_max_size: Annotated[
         int, of_groups("Members of one group at most.", 1, kafka="group.max.size")
     ] = INT32_MAX
+    group_consumer_session_timeout_ms: Annotated[
+        int,
+        of_groups(
+            "How long a member of a consumer group (KIP-848) may be silent before its partitions "
+            "go to others.",
+            1,
+            kafka="group.consumer.session.timeout.ms",
+        ),
+    ] = 45_000
+    group_consumer_heartbeat_interval_ms: Annotated[
+        int,
+        of_groups(
+            "How often members of consumer groups (KIP-848) are asked to send heartbeats.",
+            1,
+            kafka="group.consumer.heartbeat.interval.ms",
+        ),
+    ] = 5_000
+    group_consumer_max_size: Annotated[
+        int,
+        of_groups(
+            "Members of one consumer group (KIP-848) at most.", 1, kafka="group.consumer.max.size"
+        ),
+    ] = INT32_MAX
     groups_max: Annotated[
         int,
         of_groups(

@@ -3,10 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from penstock.groups.consumer.machine import ConsumerGroup
 from penstock.groups.errors import GroupError
 from penstock.groups.generations import GroupState
 from penstock.groups.memory import GroupMemory
 from penstock.groups.ownership import NotServedError
+from penstock.groups.state import ClassicGroup
+from penstock.state.rows import GroupKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +19,7 @@ class GroupOverview:
     group_id: str
     protocol_type: str
     state: GroupState
+    kind: GroupKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,18 +52,14 @@ class GroupAdministration:
         self._memory = memory
 
     def describe(self, group_id: str) -> GroupDescription | None:
-        """A group; None when there is none.
+        """A classic group; None when there is none.
 
         Raises:
             NotServedError: this agent does not coordinate it.
         """
-        refused = self._memory.refused(group_id)
-        if refused is not GroupError.NONE:
-            raise NotServedError("describe group", group_id, refused)
-        loaded = self._memory.find(group_id)
-        if loaded is None or loaded.machine.state is GroupState.DEAD:
+        machine = self._find(group_id)
+        if not isinstance(machine, ClassicGroup):
             return None
-        machine = loaded.machine
         stable = machine.state is GroupState.STABLE
         return GroupDescription(
             group_id=group_id,
@@ -78,6 +78,25 @@ class GroupAdministration:
                 for member in machine.roster
             ),
         )
+
+    def describe_consumers(self, group_id: str) -> ConsumerGroup | None:
+        """A consumer group, to be looked at before the event loop's next turn; None when there is
+        none.
+
+        Raises:
+            NotServedError: this agent does not coordinate it.
+        """
+        machine = self._find(group_id)
+        return machine if isinstance(machine, ConsumerGroup) else None
+
+    def _find(self, group_id: str) -> ClassicGroup | ConsumerGroup | None:
+        refused = self._memory.refused(group_id)
+        if refused is not GroupError.NONE:
+            raise NotServedError("describe group", group_id, refused)
+        loaded = self._memory.find(group_id)
+        if loaded is None or loaded.machine.state is GroupState.DEAD:
+            return None
+        return loaded.machine
 
     def overviews(self) -> Iterator[GroupOverview]:
         """All groups that this agent coordinates, those that are only in memory first.
@@ -100,10 +119,14 @@ class GroupAdministration:
                     group_id=machine.group_id,
                     protocol_type=machine.protocol_type,
                     state=machine.state,
+                    kind=loaded.kind,
                 )
         seen = {loaded.machine.group_id for loaded in in_memory}
         for row in self._memory.rows():
             if row.group_id not in seen and ownership.epoch(row.group_id) is not None:
                 yield GroupOverview(
-                    group_id=row.group_id, protocol_type=row.protocol_type, state=GroupState.EMPTY
+                    group_id=row.group_id,
+                    protocol_type=row.protocol_type,
+                    state=GroupState.EMPTY,
+                    kind=row.kind,
                 )

@@ -10,11 +10,22 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.groups.administration import GroupAdministration, GroupDescription, GroupOverview
 from penstock.groups.committing import CommitResult, GroupOffsets
+from penstock.groups.consumer.catalog import ViewCatalog
+from penstock.groups.consumer.machine import ConsumerGroup
+from penstock.groups.consumer.member import JOINING_EPOCH
+from penstock.groups.consumer.messages import Heartbeat, HeartbeatReply
 from penstock.groups.deletion import GroupDeletion
 from penstock.groups.errors import GroupError
 from penstock.groups.expiry import GroupExpiry
+from penstock.groups.generations import GroupState
 from penstock.groups.journal import GroupJournal
-from penstock.groups.memory import PAGE_GROUPS, GroupMemory, TooManyGroupsError
+from penstock.groups.memory import (
+    PAGE_GROUPS,
+    READ_AGAIN_S,
+    GroupMemory,
+    LoadedGroup,
+    TooManyGroupsError,
+)
 from penstock.groups.messages import (
     JoinReply,
     JoinRequest,
@@ -26,10 +37,13 @@ from penstock.groups.messages import (
 from penstock.groups.offsets import CommittedOffset, PartitionId
 from penstock.groups.ownership import AllGroups, Ownership
 from penstock.groups.settings import GroupSettings
+from penstock.groups.state import ClassicGroup
 from penstock.order.port import Committer
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 from penstock.state.commands import OffsetWrite
+from penstock.state.rows import GroupKind
+from penstock.state.schema import MEMBERS_LEVEL
 from penstock.system.turns import Turns
 from penstock.system.waiting import wait
 
@@ -38,8 +52,6 @@ if TYPE_CHECKING:
     from penstock.state.read.view import StateView
 
 MEMBER_ID_BYTES: Final = 16
-READ_AGAIN_S: Final = 0.1
-"""How soon groups are read that the database could not show, in seconds."""
 
 
 class GroupCoordinator:
@@ -73,6 +85,8 @@ class GroupCoordinator:
         """
         self.settings = settings or GroupSettings()
         self._random = random
+        self._view = view
+        self._catalog = ViewCatalog(view)
         self._journal = GroupJournal(committer)
         self._memory = GroupMemory(
             journal=self._journal,
@@ -156,8 +170,12 @@ class GroupCoordinator:
             return JoinReply(error=GroupError.POLICY_VIOLATION, member_id=join.member_id)
         if loaded is None:
             return JoinReply(error=GroupError.UNKNOWN_MEMBER_ID, member_id=join.member_id)
+        machine = self._classic(loaded)
+        if machine is None:
+            error = GroupError.INCONSISTENT_GROUP_PROTOCOL
+            return JoinReply(error=error, member_id=join.member_id)
         request, future = self._memory.request()
-        self._memory.carry_out(loaded, loaded.machine.join(request, join))
+        self._memory.carry_out(loaded, machine.join(request, join))
         reply = await self._memory.answer(request, future)
         assert isinstance(reply, JoinReply)
         return reply
@@ -168,7 +186,7 @@ class GroupCoordinator:
         if error is not GroupError.NONE:
             return SyncReply(error=error)
         loaded = self._memory.find(group_id)
-        if loaded is None:
+        if loaded is None or not isinstance(loaded.machine, ClassicGroup):
             return SyncReply(error=GroupError.UNKNOWN_MEMBER_ID)
         request, future = self._memory.request()
         self._memory.carry_out(loaded, loaded.machine.sync(request, sync))
@@ -184,7 +202,7 @@ class GroupCoordinator:
         if error is not GroupError.NONE:
             return error
         loaded = self._memory.find(group_id)
-        if loaded is None:
+        if loaded is None or not isinstance(loaded.machine, ClassicGroup):
             return GroupError.UNKNOWN_MEMBER_ID
         error, effects = loaded.machine.heartbeat(member_id, instance_id, generation)
         self._memory.carry_out(loaded, effects)
@@ -196,12 +214,47 @@ class GroupCoordinator:
         if error is not GroupError.NONE:
             return error, []
         loaded = self._memory.find(group_id)
-        if loaded is None:
+        if loaded is None or not isinstance(loaded.machine, ClassicGroup):
             unknown = GroupError.UNKNOWN_MEMBER_ID
             return GroupError.NONE, [LeaveResult(*leaver, unknown) for leaver in leavers]
         results, effects = loaded.machine.leave(leavers)
         self._memory.carry_out(loaded, effects)
         return GroupError.NONE, results
+
+    async def consumer_heartbeat(self, group_id: str, beat: Heartbeat) -> HeartbeatReply:
+        """A member of a consumer group (KIP-848) joins, lives or leaves; what the answer is made of
+        is journaled by then."""
+        error = self._refused(group_id)
+        if error is not GroupError.NONE:
+            return HeartbeatReply(error=error)
+        if self._view.feature_level < MEMBERS_LEVEL:
+            message = (
+                f"feature level {MEMBERS_LEVEL} is needed, {self._view.feature_level} is on:"
+                " upgrade the agents that know less"
+            )
+            return HeartbeatReply(error=GroupError.UNSUPPORTED_VERSION, message=message)
+        joins = beat.epoch == JOINING_EPOCH
+        try:
+            loaded = self._memory.find(group_id, create=joins, kind=GroupKind.CONSUMER)
+        except TooManyGroupsError:
+            return HeartbeatReply(error=GroupError.POLICY_VIOLATION)
+        if loaded is not None and joins and _may_become(loaded):
+            self._memory.become(loaded, GroupKind.CONSUMER)
+        if loaded is None or not isinstance(loaded.machine, ConsumerGroup):
+            missing = "not found" if loaded is None else "not a consumer group"
+            message = f"Group {group_id} is {missing}."
+            return HeartbeatReply(error=GroupError.GROUP_ID_NOT_FOUND, message=message)
+        request, future = self._memory.request()
+        self._memory.carry_out(loaded, loaded.machine.heartbeat(request, beat, self._catalog))
+        reply = await self._memory.answer(request, future)
+        assert isinstance(reply, HeartbeatReply)
+        return reply
+
+    def _classic(self, loaded: LoadedGroup) -> ClassicGroup | None:
+        """The machine for a classic join; None: the group has members of the other protocol."""
+        if _may_become(loaded):
+            self._memory.become(loaded, GroupKind.CLASSIC)
+        return loaded.machine if isinstance(loaded.machine, ClassicGroup) else None
 
     # -- offsets and administration --------------------------------------------------------------
 
@@ -227,6 +280,16 @@ class GroupCoordinator:
             generation=generation,
         )
 
+    def may_fetch(self, group_id: str, member_id: str | None, epoch: int) -> GroupError:
+        """Compare what a member says of itself when it fetches offsets; without a member anybody
+        may."""
+        if not member_id or epoch < 0 or self._refused(group_id) is not GroupError.NONE:
+            return GroupError.NONE
+        loaded = self._memory.find(group_id)
+        if loaded is None or not isinstance(loaded.machine, ConsumerGroup):
+            return GroupError.NONE
+        return loaded.machine.check_epoch(member_id, epoch)
+
     async def fetch_offsets(self, group_id: str) -> Mapping[PartitionId, CommittedOffset]:
         """All committed offsets of a group; none when there is no such group.
 
@@ -246,8 +309,12 @@ class GroupCoordinator:
         """
         return await self._offsets.delete(group_id, items)
 
+    def describe_consumers(self, group_id: str) -> ConsumerGroup | None:
+        """See `GroupAdministration.describe_consumers`."""
+        return self._administration.describe_consumers(group_id)
+
     def describe(self, group_id: str) -> GroupDescription | None:
-        """A group; None when there is none.
+        """A classic group; None when there is none.
 
         Raises:
             NotServedError: this agent does not coordinate it.
@@ -277,3 +344,8 @@ class GroupCoordinator:
         if not group_id:
             return GroupError.INVALID_GROUP_ID
         return self._memory.refused(group_id)
+
+
+def _may_become(loaded: LoadedGroup) -> bool:
+    """Whether a group may change its protocol: it has no member, and none on its way."""
+    return loaded.machine.is_idle and loaded.machine.state is GroupState.EMPTY

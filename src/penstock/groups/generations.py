@@ -37,12 +37,15 @@ OnSaved = Callable[[GroupError], None]
 
 
 class GroupState(enum.Enum):
-    """States of a group; the values are the names that Kafka's tools show."""
+    """States of a group; the values are the names that Kafka's tools show. Assigning and
+    Reconciling are of consumer groups (KIP-848) alone, the two Rebalances of classic ones."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
     COMPLETING = "CompletingRebalance"
     STABLE = "Stable"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
     DEAD = "Dead"
 
 

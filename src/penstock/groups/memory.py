@@ -8,10 +8,16 @@ import asyncio
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from penstock.groups.consumer.catalog import regex_fault
+from penstock.groups.consumer.durable import commands_of, decode_group
+from penstock.groups.consumer.machine import ConsumerGroup
+from penstock.groups.consumer.member import decode_member
+from penstock.groups.consumer.messages import Effect as ConsumerEffect
+from penstock.groups.consumer.messages import ReadAgain, SaveMembers
 from penstock.groups.durable import decode_state
 from penstock.groups.errors import GroupError
 from penstock.groups.generations import GroupState
@@ -19,11 +25,9 @@ from penstock.groups.journal import GroupJournal
 from penstock.groups.messages import (
     CancelTimer,
     Effect,
-    JoinReply,
     Reply,
     Save,
     SetTimer,
-    SyncReply,
     Timer,
 )
 from penstock.groups.offsets import OffsetCache
@@ -34,7 +38,9 @@ from penstock.groups.state import ClassicGroup
 from penstock.groups.timers import GroupTimers
 from penstock.model.errors import CorruptDataError
 from penstock.state.commands import SaveGroup
+from penstock.state.rows import GroupKind
 from penstock.system.heard import Cause, heard
+from penstock.system.waiting import wait
 
 if TYPE_CHECKING:
     from penstock.state.read.queries import Queries
@@ -44,6 +50,8 @@ logger = logging.getLogger(__name__)
 
 PAGE_GROUPS: Final = 500
 """Groups that are read at a time: a turn's rows (`penstock.system.turns`)."""
+READ_AGAIN_S: Final = 0.1
+"""How soon groups are read that the database could not show, in seconds."""
 UNSERVED_TURN_MS: Final = 500
 """How often a timer that has run out looks whether its group is served again."""
 
@@ -63,13 +71,24 @@ class LoadedGroup:
     __slots__ = ("machine", "offsets", "shard_epoch", "stored", "timers")
 
     def __init__(
-        self, machine: ClassicGroup, timers: GroupTimers, *, shard_epoch: int, stored: bool
+        self,
+        machine: ClassicGroup | ConsumerGroup,
+        timers: GroupTimers,
+        *,
+        shard_epoch: int,
+        stored: bool,
     ) -> None:
         self.machine = machine
         self.timers = timers
         self.offsets = OffsetCache()
         self.shard_epoch = shard_epoch
         self.stored = stored
+
+    @property
+    def kind(self) -> GroupKind:
+        """The protocol that the group has now."""
+        is_consumer = isinstance(self.machine, ConsumerGroup)
+        return GroupKind.CONSUMER if is_consumer else GroupKind.CLASSIC
 
     @property
     def is_idle(self) -> bool:
@@ -108,7 +127,7 @@ class GroupMemory:
         self._room = GroupRoom(
             queries, groups_max=settings.groups_max, held=lambda: len(self.groups)
         )
-        self.waiting: dict[int, asyncio.Future[JoinReply | SyncReply]] = {}
+        self.waiting: dict[int, asyncio.Future[object]] = {}
         self._request_count = 0
         self._in_doubt: set[str] = set()
 
@@ -138,8 +157,7 @@ class GroupMemory:
             loaded = self.groups[group_id]
             self.carry_out(loaded, loaded.machine.end(GroupError.NOT_COORDINATOR))
             loaded.timers.cancel_all()
-            if loaded.offsets.commits_open or loaded.offsets.is_in_doubt:
-                self._in_doubt.add(group_id)
+            self._doubt_offsets(loaded)
             self.forget(group_id)
 
     def load_page(self, after: str, is_wanted: Callable[[str], bool]) -> str | None:
@@ -165,9 +183,17 @@ class GroupMemory:
             after = rows[-1].group_id
 
     def find(
-        self, group_id: str, *, create: bool = False, row: "GroupRow | None" = None
+        self,
+        group_id: str,
+        *,
+        create: bool = False,
+        kind: GroupKind = GroupKind.CLASSIC,
+        row: "GroupRow | None" = None,
     ) -> LoadedGroup | None:
         """The group in memory, read if need be; None when there is none and none is to be made.
+
+        Args:
+            kind: of the one that is made; a group that is there has its own.
 
         Raises:
             TooManyGroupsError: there is none, and no further one may be made.
@@ -185,7 +211,8 @@ class GroupMemory:
                 return None
             if not self._room.begin(group_id):
                 raise TooManyGroupsError
-        machine = ClassicGroup(group_id, self._settings)
+        # Read before it is kept: a damaged group must not pass for an empty one at its next use.
+        machine, effects = self._read(row) if row else (self._new_machine(group_id, kind), [])
 
         def fired(timer: Timer, delay_ms: int) -> None:
             unserved_ms = delay_ms - 1000 * self.ownership.served_s()
@@ -193,23 +220,60 @@ class GroupMemory:
                 # No member could be heard for all of that time, so no member's silence counts
                 # against it: it counts from when the group was served again.
                 if timer.kind == "session":
-                    machine.session_passed_unheard(timer.member_id)
+                    made.machine.session_passed_unheard(timer.member_id)
                 timers.set_again(timer, max(UNSERVED_TURN_MS, math.ceil(unserved_ms)))
                 return
-            self.carry_out(made, machine.timer_fired(timer))
+            self.carry_out(made, made.machine.timer_fired(timer))
 
         timers = GroupTimers(asyncio.get_running_loop(), fired)
         made = LoadedGroup(machine, timers, shard_epoch=shard_epoch, stored=row is not None)
-        # Read before it is kept: a damaged group must not pass for an empty one at its next use.
-        durable = None if row is None else decode_state(row.state, group_id=group_id)
         self.groups[group_id] = made
         if group_id in self._in_doubt:
             self._in_doubt.remove(group_id)
             made.offsets.doubt()
-        if row is not None and durable is not None:
-            effects = machine.restore(row.generation, row.protocol_type, durable)
+        if row is not None:
             self.carry_out(made, effects)
         return made
+
+    def become(self, loaded: LoadedGroup, kind: GroupKind) -> None:
+        """Give a group without members the other protocol; it goes on from its generation."""
+        if loaded.kind is not kind:
+            before = loaded.machine
+            assert before.is_idle
+            loaded.machine = self._new_machine(before.group_id, kind, generation=before.generation)
+
+    def _new_machine(
+        self, group_id: str, kind: GroupKind, *, generation: int = 0
+    ) -> ClassicGroup | ConsumerGroup:
+        if kind is GroupKind.CLASSIC:
+            classic = ClassicGroup(group_id, self._settings)
+            classic.generation = generation
+            return classic
+        group = ConsumerGroup(group_id, self._settings, regex_fault=regex_fault)
+        group.epoch = group.target_epoch = generation
+        return group
+
+    def _read(
+        self, row: "GroupRow"
+    ) -> tuple[ClassicGroup | ConsumerGroup, Sequence[Effect | ConsumerEffect]]:
+        """Make the machine of what is stored, with the effects of that."""
+        group_id = row.group_id
+        machine = self._new_machine(group_id, row.kind)
+        if isinstance(machine, ClassicGroup):
+            durable = decode_state(row.state, group_id=group_id)
+            return machine, machine.restore(row.generation, row.protocol_type, durable)
+        group = decode_group(row.state, group_id=group_id)
+        effects = machine.restore(
+            epoch=row.generation,
+            target_epoch=group.target_epoch,
+            counts=dict(group.counts),
+            members=[
+                decode_member(member_id, state, group_id=group_id)
+                for member_id, state in self._queries.group_members(group_id)
+            ],
+            is_partial=group.is_partial,
+        )
+        return machine, effects
 
     def settle(self, loaded: LoadedGroup) -> None:
         """Keep a group after anything happened to it, or let it go when there are too many."""
@@ -246,7 +310,7 @@ class GroupMemory:
 
     # -- effects -------------------------------------------------------------------------------
 
-    def carry_out(self, loaded: LoadedGroup, effects: list[Effect]) -> None:
+    def carry_out(self, loaded: LoadedGroup, effects: Sequence[Effect | ConsumerEffect]) -> None:
         """Do what a machine says, in its order."""
         timers = loaded.timers
         for effect in effects:
@@ -258,24 +322,30 @@ class GroupMemory:
                 future = self.waiting.pop(effect.request, None)
                 if future is not None and not future.done():
                     future.set_result(effect.reply)
+            elif type(effect) is ReadAgain:
+                timers.cancel_all()
+                self._doubt_offsets(loaded)
+                self.forget_this(loaded)
+                self._journal.own(partial(self._read_again, loaded.machine.group_id))
             else:
-                assert type(effect) is Save
                 # Counted from now, so that the group stays in memory until it is stored.
                 loaded.offsets.commits_open += 1
-                self._journal.own(partial(self._save, loaded, effect))
+                if type(effect) is Save:
+                    self._journal.own(partial(self._save, loaded, effect))
+                else:
+                    assert type(effect) is SaveMembers
+                    self._journal.own(partial(self._save_members, loaded, effect))
         self.settle(loaded)
 
-    def request(self) -> tuple[int, asyncio.Future[JoinReply | SyncReply]]:
+    def request(self) -> tuple[int, asyncio.Future[object]]:
         """A number for a request that may wait, and what `answer` waits for."""
         self._request_count += 1
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[JoinReply | SyncReply] = loop.create_future()
+        future: asyncio.Future[object] = loop.create_future()
         self.waiting[self._request_count] = future
         return self._request_count, future
 
-    async def answer(
-        self, request: int, future: asyncio.Future[JoinReply | SyncReply]
-    ) -> JoinReply | SyncReply:
+    async def answer(self, request: int, future: asyncio.Future[object]) -> object:
         """Wait for the machine's reply."""
         # Its deadline is the machine's: sessions and rebalances end, so every request is answered.
         try:
@@ -283,8 +353,42 @@ class GroupMemory:
         finally:
             self.waiting.pop(request, None)
 
+    def _doubt_offsets(self, loaded: LoadedGroup) -> None:
+        """Remember a group that is let go of while offsets of it may be on their way."""
+        if loaded.offsets.commits_open or loaded.offsets.is_in_doubt:
+            self._in_doubt.add(loaded.machine.group_id)
+
+    async def _read_again(self, group_id: str) -> None:
+        """Read a group that was forgotten, so that its members' sessions run."""
+        while not self.closed and self.ownership.epoch(group_id) is not None:
+            if self.refused(group_id) is GroupError.NONE:
+                try:
+                    self.find(group_id)
+                except CorruptDataError as error:
+                    heard(Cause.GROUP_UNREADABLE, error, logger, "left out a group")
+                return
+            await wait(READ_AGAIN_S)
+
+    async def _save_members(self, loaded: LoadedGroup, save: SaveMembers) -> None:
+        machine = loaded.machine
+        assert isinstance(machine, ConsumerGroup)
+        error = GroupError.NONE
+        try:
+            for command in commands_of(
+                save, group_id=machine.group_id, shard_epoch=loaded.shard_epoch
+            ):
+                answer = await self._journal.commit(command)
+                if isinstance(answer, GroupError):
+                    error = answer
+                    break
+                loaded.stored = True
+        finally:
+            loaded.offsets.commits_open -= 1
+        self.carry_out(loaded, machine.saved(save.save, error))
+
     async def _save(self, loaded: LoadedGroup, save: Save) -> None:
         machine = loaded.machine
+        assert isinstance(machine, ClassicGroup)
         try:
             answer = await self._journal.commit(
                 SaveGroup(

@@ -105,7 +105,8 @@ class LeaveResult(NamedTuple):
 
 
 class Timer(NamedTuple):
-    """The name of a timer of a group: `join`, `sync`, `save`, or `session` with a member's id."""
+    """The name of a timer of a group: `join`, `sync`, `save`, or with a member's id `session` and,
+    in consumer groups, `rebalance`."""
 
     kind: str
     member_id: str = ""
@@ -117,10 +118,10 @@ SAVE_TIMER: Final = Timer("save")
 
 
 class Reply(NamedTuple):
-    """Answer a waiting request."""
+    """Answer a waiting request, with the reply that its API has."""
 
     request: int
-    reply: JoinReply | SyncReply
+    reply: object
 
 
 class SetTimer(NamedTuple):

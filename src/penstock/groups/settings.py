@@ -18,6 +18,12 @@ class GroupSettings:
     """group.max.session.timeout.ms"""
     size_max: int = INT32_MAX
     """group.max.size: members of one group at most (KIP-389)."""
+    consumer_session_timeout_ms: int = 45_000
+    """group.consumer.session.timeout.ms"""
+    consumer_heartbeat_interval_ms: int = 5_000
+    """group.consumer.heartbeat.interval.ms: what members of KIP-848 groups are answered."""
+    consumer_size_max: int = INT32_MAX
+    """group.consumer.max.size: members of one KIP-848 group at most."""
     groups_max: int = 100_000
     """Groups of the cluster at most."""
     new_member_join_timeout_ms: int = 300_000

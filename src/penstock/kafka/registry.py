@@ -89,6 +89,8 @@ _ROWS: Final[tuple[tuple[int, str, str, int, int, int], ...]] = (
     (44, "IncrementalAlterConfigs", "incremental_alter_configs", 0, 1, 1),
     (47, "OffsetDelete", "offset_delete", 0, 0, NEVER),
     (60, "DescribeCluster", "describe_cluster", 0, 2, 0),
+    (68, "ConsumerGroupHeartbeat", "consumer_group_heartbeat", 0, 1, 0),
+    (69, "ConsumerGroupDescribe", "consumer_group_describe", 0, 1, 0),
     (74, "ListConfigResources", "list_config_resources", 0, 1, 0),
     (75, "DescribeTopicPartitions", "describe_topic_partitions", 0, 0, 0),
 )
@@ -103,6 +105,7 @@ OF_GROUPS: Final = frozenset(
         "Heartbeat",
         "LeaveGroup",
         "SyncGroup",
+        "ConsumerGroupHeartbeat",
         "ApiVersions",
     }
 )

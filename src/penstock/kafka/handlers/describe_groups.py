@@ -1,4 +1,5 @@
-"""DescribeGroups 0 to 6: state and members of groups.
+"""DescribeGroups 0 to 6: state and members of classic groups. A consumer group is one that is not
+there: ConsumerGroupDescribe has it.
 
 A group that is not there is "Dead"; from version 6 on it is GROUP_ID_NOT_FOUND as well (KIP-1043).
 """

@@ -12,12 +12,13 @@ from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import PenstockError
+from penstock.state.rows import GroupKind
 
 if TYPE_CHECKING:
     from kio.schema.list_groups.v5.request import ListGroupsRequest
 
 
-GROUP_TYPE: Final = "classic"
+TYPES: Final = {GroupKind.CLASSIC: "classic", GroupKind.CONSUMER: "consumer"}
 GROUP_BYTES: Final = 40
 """State, type and tags."""
 
@@ -27,7 +28,7 @@ async def handle(context: RequestContext, request: "ListGroupsRequest") -> Answe
     types = response_types("list_groups", context.api_version)
     states = {state.lower() for state in request.states_filter}
     kinds = {kind.lower() for kind in request.types_filter}
-    if kinds and GROUP_TYPE not in kinds:
+    if kinds and kinds.isdisjoint(TYPES.values()):
         return build(types.ListGroupsResponse, error_code=GroupError.NONE, groups=())
     if not await fresh.confirm(context):
         return build(
@@ -39,12 +40,14 @@ async def handle(context: RequestContext, request: "ListGroupsRequest") -> Answe
             return waiting
         groups = ArrayWriter(types.ListedGroup)
         async for group in context.broker.turns.each(context.broker.groups.overviews()):
-            if not states or group.state.value.lower() in states:
+            if (not states or group.state.value.lower() in states) and (
+                not kinds or TYPES[group.kind] in kinds
+            ):
                 groups.add(
                     group_id=group.group_id,
                     protocol_type=group.protocol_type,
                     group_state=group.state.value,
-                    group_type=GROUP_TYPE,
+                    group_type=TYPES[group.kind],
                 )
     except PenstockError as error:
         return build(types.ListGroupsResponse, error_code=told(error), groups=())

@@ -99,7 +99,13 @@ async def _look_up(
             ),
         )
     groups = ArrayWriter(types.OffsetFetchResponseGroup)
+    members = {group.group_id: (group.member_id, group.member_epoch) for group in request.groups}
     async for group_id, asked in _joined_groups(context, request.groups):
+        stale = context.broker.groups.may_fetch(group_id, *members[group_id])
+        if stale is not GroupError.NONE:
+            stale = await fresh.group_error(context, group_id, stale)
+            groups.add(group_id=group_id, error_code=stale, topics=())
+            continue
         error, topics, offsets = await _of_group(context, group_id, asked, known=known)
         groups.add(
             group_id=group_id,

@@ -1,0 +1,98 @@
+"""ConsumerGroupHeartbeat 0 to 1: a member of a consumer group joins, lives and leaves, and gets its
+partitions (KIP-848).
+
+The client makes its member id from version 1 on; version 0 knows no regular expressions, and may
+leave the id to the coordinator.
+"""
+
+import uuid
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from penstock.groups.consumer import partitions
+from penstock.groups.consumer.member import JOINING_EPOCH
+from penstock.groups.consumer.messages import Heartbeat, HeartbeatReply
+from penstock.groups.consumer.partitions import Partitions
+from penstock.kafka import confirmed as fresh
+from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
+from penstock.kafka.context import RequestContext
+from penstock.kafka.long_answer import Answer
+from penstock.kafka.wire.schema import build, response_types
+
+if TYPE_CHECKING:
+    from kio.schema.consumer_group_heartbeat.v1.request import ConsumerGroupHeartbeatRequest
+
+API_KEY: Final = 68
+VERSIONS: Final = (0, 1)
+
+CLIENT_MAKES_ID_FROM: Final = 1
+MILLISECOND: Final = timedelta(milliseconds=1)
+UNCHANGED_MS: Final = -1
+TOPIC_BYTES: Final = 24
+PARTITION_BYTES: Final = 4
+
+
+async def handle(context: RequestContext, request: "ConsumerGroupHeartbeatRequest") -> Answer:
+    """Answer with the member's epoch, and with its partitions where they are others."""
+    groups = context.broker.groups
+    member_id = request.member_id
+    joins_without = not member_id and request.member_epoch == JOINING_EPOCH
+    if joins_without and context.api_version < CLIENT_MAKES_ID_FROM:
+        member_id = groups.new_member_id(context.client_id or "")
+    beat = Heartbeat(
+        member_id=member_id,
+        epoch=request.member_epoch,
+        instance_id=request.instance_id,
+        rack=request.rack_id,
+        rebalance_timeout_ms=max(UNCHANGED_MS, request.rebalance_timeout // MILLISECOND),
+        topics=request.subscribed_topic_names,
+        regex=request.subscribed_topic_regex,
+        assignor=request.server_assignor,
+        owned=_owned(request),
+        client_id=context.client_id or "",
+        # As Java prints an address, which is what tools expect.
+        client_host=f"/{context.client_host}",
+    )
+    reply = await groups.consumer_heartbeat(request.group_id, beat)
+    error = reply.error
+    if error:
+        error = await fresh.group_error(context, request.group_id, error)
+    await context.wait_for_room(_bound(reply))
+    types = response_types("consumer_group_heartbeat", context.api_version)
+    assignment = None
+    if reply.assigned is not None:
+        assignment = types.Assignment(
+            topic_partitions=tuple(
+                types.TopicPartitions(
+                    topic_id=uuid.UUID(bytes=topic_id), partitions=tuple(sorted(numbers))
+                )
+                for topic_id, numbers in sorted(reply.assigned.items())
+            )
+        )
+    return build(
+        types.ConsumerGroupHeartbeatResponse,
+        error_code=error,
+        error_message=reply.message if error is reply.error else None,
+        member_id=reply.member_id,
+        member_epoch=reply.epoch,
+        heartbeat_interval=(
+            timedelta(0) if error else groups.settings.consumer_heartbeat_interval_ms * MILLISECOND
+        ),
+        assignment=assignment,
+    )
+
+
+def _owned(request: "ConsumerGroupHeartbeatRequest") -> Partitions | None:
+    if request.topic_partitions is None:
+        return None
+    return partitions.of(
+        (b"" if topic.topic_id is None else topic.topic_id.bytes, topic.partitions)
+        for topic in request.topic_partitions
+    )
+
+
+def _bound(reply: HeartbeatReply) -> int:
+    """The most bytes of the answer."""
+    assigned = reply.assigned or partitions.NONE
+    found = BASE_BYTES + text_bytes(reply.message) + text_bytes(reply.member_id)
+    return found + TOPIC_BYTES * len(assigned) + PARTITION_BYTES * partitions.count(assigned)
