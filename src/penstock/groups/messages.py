@@ -106,7 +106,7 @@ class LeaveResult(NamedTuple):
 
 class Timer(NamedTuple):
     """The name of a timer of a group: `join`, `sync`, `save`, or with a member's id `session` and,
-    in consumer groups, `rebalance`."""
+    in consumer groups, `rebalance`; there `rest`, too."""
 
     kind: str
     member_id: str = ""

@@ -42,6 +42,12 @@ from penstock.groups.settings import GroupSettings
 from penstock.groups.subscription import CONSUMER_PROTOCOL_TYPE
 
 DEFAULT_ASSIGNOR: Final = next(iter(ASSIGNORS))
+RESTS_FROM: Final = 100
+"""Members from which on a group rests between two targets. To make one takes time in proportion to
+the members, so that without rests a fleet's start would take the square of it."""
+REST_MS: Final = 1_000
+"""The rest. Kafka's `consumer.assignment.interval.ms` is the same by default, of all groups."""
+REST_TIMER: Final = Timer("rest")
 
 
 class ConsumerGroup:
@@ -58,9 +64,11 @@ class ConsumerGroup:
         "_regex_fault",
         "_removed",
         "_resolved",
+        "_rests",
         "_save_count",
         "_saving",
         "_settings",
+        "_subscriptions",
         "_waiting",
         "epoch",
         "group_id",
@@ -86,7 +94,10 @@ class ConsumerGroup:
         self._counts: dict[bytes, int] = {}
         # Topic ids by subscription: the members of a group mostly have one.
         self._resolved: dict[Subscription, frozenset[bytes]] = {}
+        self._subscriptions: dict[Subscription, int] = {}
+        """How many members have each."""
         self._owners: dict[tuple[bytes, int], str] = {}
+        self._rests = False
         self._effects: list[Effect] = []
         self._is_dirty = False
         self._dirty: dict[str, None] = {}
@@ -142,7 +153,7 @@ class ConsumerGroup:
     def topics(self) -> frozenset[str] | None:
         """The topics that members name; None where a regular expression may take in any."""
         names: set[str] = set()
-        for subscription in {member.subscription for member in self.members.values()}:
+        for subscription in self._subscriptions:
             if subscription.regex:
                 return None
             names.update(subscription.topics)
@@ -172,6 +183,7 @@ class ConsumerGroup:
         assert not self.members
         for member in members:
             self.members[member.member_id] = member
+            self._subscribe(None, member.subscription)
             if member.instance_id is not None:
                 self.statics[member.instance_id] = member.member_id
             self._own(member.member_id, NONE, member.owned)
@@ -231,6 +243,10 @@ class ConsumerGroup:
 
     def timer_fired(self, timer: Timer) -> list[Effect]:
         """A timer's time has passed."""
+        if timer == REST_TIMER:
+            # The next heartbeat of any member makes the target.
+            self._rests = False
+            return []
         member = self.members.get(timer.member_id)
         if member is None or self.is_dead:
             return []
@@ -298,7 +314,7 @@ class ConsumerGroup:
         if member != before or before.member_id not in self.members:
             self._put(member)
         self._look_at(catalog)
-        if self.epoch > self.target_epoch:
+        if self.epoch > self.target_epoch and not self._rests:
             self._assign()
         member = self.members[beat.member_id]
         after = next_step(
@@ -395,6 +411,7 @@ class ConsumerGroup:
         known = self.members.get(member_id)
         if known is None or known.owned != member.owned:
             self._own(member_id, NONE if known is None else known.owned, member.owned)
+        self._subscribe(None if known is None else known.subscription, member.subscription)
         self.members[member_id] = member
         if member.instance_id is not None:
             self.statics[member.instance_id] = member_id
@@ -412,10 +429,22 @@ class ConsumerGroup:
         if member.instance_id is not None and self.statics.get(member.instance_id) == member_id:
             del self.statics[member.instance_id]
         self._own(member_id, member.owned, NONE)
+        self._subscribe(member.subscription, None)
         self._dirty.pop(member_id, None)
         self._removed[member_id] = None
         self._is_dirty = True
         self._effects += [CancelTimer(Timer(kind, member_id)) for kind in ("session", "rebalance")]
+
+    def _subscribe(self, before: Subscription | None, after: Subscription | None) -> None:
+        if before == after:
+            return
+        counts = self._subscriptions
+        if after is not None:
+            counts[after] = counts.get(after, 0) + 1
+        if before is not None:
+            counts[before] -= 1
+            if not counts[before]:
+                del counts[before]
 
     def _own(self, member_id: str, before: Partitions, after: Partitions) -> None:
         owners = self._owners
@@ -440,7 +469,7 @@ class ConsumerGroup:
         elif self.epoch == self.target_epoch:
             return
         counts: dict[bytes, int] = {}
-        for subscription in {member.subscription for member in self.members.values()}:
+        for subscription in self._subscriptions:
             names = {*subscription.topics}
             if subscription.regex:
                 names |= catalog.matching(subscription.regex)
@@ -469,6 +498,9 @@ class ConsumerGroup:
                 self._put(msgspec.structs.replace(member, target=target))
         self.target_epoch = self.epoch
         self._is_dirty = True
+        if len(self.members) >= RESTS_FROM:
+            self._rests = True
+            self._effects.append(SetTimer(REST_TIMER, REST_MS))
 
     # -- effects -----------------------------------------------------------------------------------
 

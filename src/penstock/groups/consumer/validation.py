@@ -3,10 +3,16 @@
 Source: GroupMetadataManager of Kafka 4.3, whose messages clients show.
 """
 
+from typing import Final
+
 from penstock.groups.consumer.assignors import ASSIGNORS
 from penstock.groups.consumer.member import JOINING_EPOCH, STATIC_LEAVING_EPOCH
 from penstock.groups.consumer.messages import Heartbeat, HeartbeatReply, RegexFault
 from penstock.groups.errors import GroupError
+
+TOPICS_MAX: Final = 10_000
+TOPICS_BYTES_MAX: Final = 512 << 10
+"""Names of one subscription: each is looked up whenever a topic changes, and journaled."""
 
 
 def refused(beat: Heartbeat, regex_fault: RegexFault) -> HeartbeatReply | None:
@@ -46,6 +52,13 @@ def fault_of(beat: Heartbeat) -> str:
             return (
                 "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when"
                 " (re-)joining."
+            )
+    if beat.topics is not None:
+        length = sum(map(len, beat.topics))
+        if len(beat.topics) > TOPICS_MAX or length > TOPICS_BYTES_MAX:
+            return (
+                f"SubscribedTopicNames are {len(beat.topics)} names of {length} characters,"
+                f" {TOPICS_MAX} of {TOPICS_BYTES_MAX} are allowed. Use a regular expression."
             )
     if beat.instance_id == "":
         return "InstanceId can't be empty."

@@ -18,6 +18,7 @@ from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.schema import build, response_types
+from penstock.model.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from kio.schema.consumer_group_heartbeat.v1.request import ConsumerGroupHeartbeatRequest
@@ -30,6 +31,11 @@ MILLISECOND: Final = timedelta(milliseconds=1)
 UNCHANGED_MS: Final = -1
 TOPIC_BYTES: Final = 24
 PARTITION_BYTES: Final = 4
+
+
+OWNED_SPARE: Final = 10_000
+"""Topics, and partitions, that a member may own beyond those that there are: of topics that were
+deleted just now. Each costs time and memory before its group sees it."""
 
 
 async def handle(context: RequestContext, request: "ConsumerGroupHeartbeatRequest") -> Answer:
@@ -48,7 +54,7 @@ async def handle(context: RequestContext, request: "ConsumerGroupHeartbeatReques
         topics=request.subscribed_topic_names,
         regex=request.subscribed_topic_regex,
         assignor=request.server_assignor,
-        owned=_owned(request),
+        owned=_owned(context, request),
         client_id=context.client_id or "",
         # As Java prints an address, which is what tools expect.
         client_host=f"/{context.client_host}",
@@ -82,9 +88,24 @@ async def handle(context: RequestContext, request: "ConsumerGroupHeartbeatReques
     )
 
 
-def _owned(request: "ConsumerGroupHeartbeatRequest") -> Partitions | None:
+def _owned(context: RequestContext, request: "ConsumerGroupHeartbeatRequest") -> Partitions | None:
+    """Return what the member has; None: it does not say.
+
+    Raises:
+        InvalidRequestError: more than there is.
+    """
     if request.topic_partitions is None:
         return None
+    view = context.broker.view
+    topics = len(request.topic_partitions)
+    count = sum(len(topic.partitions) for topic in request.topic_partitions)
+    if topics > len(view.topics()) + OWNED_SPARE or count > view.partition_count + OWNED_SPARE:
+        raise InvalidRequestError(
+            "heartbeat",
+            f"group {request.group_id}",
+            f"the member has {count} partitions of {topics} topics, there are"
+            f" {view.partition_count} of {len(view.topics())}",
+        )
     return partitions.of(
         (b"" if topic.topic_id is None else topic.topic_id.bytes, topic.partitions)
         for topic in request.topic_partitions

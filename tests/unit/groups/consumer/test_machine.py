@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from penstock.groups.consumer.machine import REST_MS, REST_TIMER, RESTS_FROM
 from penstock.groups.consumer.member import STATIC_LEAVING_EPOCH
 from penstock.groups.consumer.messages import Heartbeat
 from penstock.groups.consumer.partitions import NONE
@@ -106,6 +107,8 @@ GOOD = Heartbeat(member_id="one", epoch=0, rebalance_timeout_ms=1000, topics=("a
         ({"topics": None}, GroupError.INVALID_REQUEST),
         ({"instance_id": ""}, GroupError.INVALID_REQUEST),
         ({"rack": ""}, GroupError.INVALID_REQUEST),
+        ({"topics": ("a",) * 10_001}, GroupError.INVALID_REQUEST),
+        ({"topics": ("a" * 249,) * 2_200}, GroupError.INVALID_REQUEST),
         ({"assignor": "sticky"}, GroupError.UNSUPPORTED_ASSIGNOR),
         ({"regex": "(a"}, GroupError.INVALID_REGULAR_EXPRESSION),
     ],
@@ -183,6 +186,24 @@ def test_a_refused_save_fails_all_that_waited_and_the_group_is_read_again() -> N
     assert Timer("session", "one") in shell.timers
     shell.holds = False
     assert shell.beat("one", 1).error is GroupError.NONE
+
+
+def test_a_large_group_makes_one_target_a_second() -> None:
+    """Each join of a fleet's start would make one otherwise, in time in proportion to the fleet."""
+    shell = Shell(Topics(a=400))
+    for number in range(RESTS_FROM):
+        shell.join(f"m{number}", "a")
+    epoch = shell.group.target_epoch
+    for number in range(50):
+        assert numbers(shell.join(f"late{number}", "a").assigned) == []
+    assert shell.group.target_epoch == epoch
+    assert shell.group.state is GroupState.ASSIGNING
+    assert shell.timers.pop(REST_TIMER) == REST_MS
+    shell.do(shell.group.timer_fired(REST_TIMER))
+    # The first that is heard makes the target for all of them.
+    shell.beat("m0", shell.group.members["m0"].epoch)
+    assert shell.group.target_epoch == shell.group.epoch
+    assert {len(member.target[A]) for member in shell.group.members.values()} == {2, 3}
 
 
 def test_targets_that_were_journaled_in_part_are_made_again() -> None:
