@@ -19,10 +19,6 @@ _NOT_SERVED: tuple[tuple[str, str], ...] = (
     ),
     ("DescribeAcls, CreateAcls, DeleteAcls", "no authorization yet"),
     (
-        "ConsumerGroupHeartbeat, ConsumerGroupDescribe (KIP-848)",
-        "consumer groups are the classic ones for now",
-    ),
-    (
         (
             "ShareGroupHeartbeat, ShareGroupDescribe, ShareFetch, ShareAcknowledge, "
             "DescribeShareGroupOffsets, AlterShareGroupOffsets, DeleteShareGroupOffsets (KIP-932)"
@@ -162,13 +158,10 @@ def apis_page() -> str:
         "",
         "librdkafka shows the text: This server does not serve transactions yet.",
         "",
-        "librdkafka with `group.protocol=consumer` (KIP-848) finds no ConsumerGroupHeartbeat in",
-        "ApiVersions, sends nothing, and waits without a word, so that the server can't say so",
-        "either: set `group.protocol=classic`. A request of an API or version that ApiVersions",
-        "does not name closes its connection, as in Kafka. Such a request, and one for",
-        "transactions, leaves a line at level INFO with client id, address and what was asked for,",
-        "at most once per client id and API a minute, and is counted by",
-        "`penstock_unserved_requests_total`.",
+        "A request of an API or version that ApiVersions does not name closes its connection, as",
+        "in Kafka. Such a request, and one for transactions, leaves a line at level INFO with",
+        "client id, address and what was asked for, at most once per client id and API a minute,",
+        "and is counted by `penstock_unserved_requests_total`.",
         "",
         "## Not served",
         "",

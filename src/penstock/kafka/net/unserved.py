@@ -47,8 +47,6 @@ NAMES: Final = {
     64: "UnregisterBroker",
     65: "DescribeTransactions",
     66: "ListTransactions",
-    68: "ConsumerGroupHeartbeat",
-    69: "ConsumerGroupDescribe",
     71: "GetTelemetrySubscriptions",
     72: "PushTelemetry",
     76: "ShareGroupHeartbeat",
