@@ -23,7 +23,6 @@ from pathlib import Path
 
 from fsync_floor import measure
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
-from penstock.order.local_journal import LocalJournal
 from penstock.state.commands import (
     AnyCommand,
     CommitOffsets,
@@ -35,6 +34,7 @@ from penstock.state.commands import (
     RunCommit,
     StoreSegment,
 )
+from penstock.state.orders import LocalJournal, open_local_journal
 from penstock.state.read.queries import Queries
 
 TOPIC_ID = b"bench-topic-id-1"
@@ -150,7 +150,7 @@ def main() -> None:
     directory = Path(tempfile.mkdtemp(dir=arguments.directory))
     try:
         path = directory / "metadata.sqlite"
-        order = LocalJournal.open(path, clock=SystemClock(), random=SystemRandom())
+        order = open_local_journal(path, clock=SystemClock(), random=SystemRandom())
         queries = Queries(path)
         order.append([CreateTopic(name="bench", topic_id=TOPIC_ID, partitions=PARTITIONS)])
         partitions = keys()

@@ -32,9 +32,7 @@ import uvloop
 from bench_commit import SystemClock, SystemRandom
 from fsync_floor import measure
 from penstock.model.ids import TopicKey, partition_key
-from penstock.order.cluster_order import AgentIdentity, ClusterOrder
-from penstock.order.entry_keys import entry_key
-from penstock.order.port import AppliedEntry
+from penstock.order.protocol import AgentIdentity
 from penstock.replica import Replica
 from penstock.replica.postgres import PostgresJournal
 from penstock.state.answers import Refused, RunsCommitted
@@ -48,6 +46,9 @@ from penstock.state.commands import (
     SetFeatureLevel,
 )
 from penstock.state.entries import Entry, encode_entry
+from penstock.state.entry_keys import entry_key
+from penstock.state.order_types import AppliedEntry
+from penstock.state.orders import ClusterOrder, begin_cluster_order
 from penstock.state.schema import CLUSTER_LEVEL
 from support.postgres import database_url
 
@@ -87,7 +88,7 @@ async def open_order(url: str, name: str, folder: Path, agent_id: int) -> Cluste
     )
     machine = LogMachine()
     replica = Replica.open(folder / f"{agent_id}.sqlite", machine, fsync=False, keeps_journal=False)
-    return await ClusterOrder.open(
+    return await begin_cluster_order(
         journal,
         replica,
         machine,

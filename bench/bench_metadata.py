@@ -24,12 +24,12 @@ from pathlib import Path
 from bench_commit import SystemClock, SystemRandom
 from penstock.model.ids import PARTITION_BITS
 from penstock.objects import open_store
-from penstock.order.local_journal import LocalJournal
 from penstock.replica import verify_snapshot
 from penstock.replica.archive import Archive
 from penstock.replica.bootstrap import bootstrap
 from penstock.state.apply.machine import LogMachine
 from penstock.state.commands import CommitRuns, CreateTopic, RunCommit
+from penstock.state.orders import LocalJournal, open_local_journal
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 
@@ -52,7 +52,7 @@ def timed(name: str) -> Iterator[None]:
 
 def open_order(path: Path, *, fsync: bool = True) -> LocalJournal:
     """The database's order."""
-    return LocalJournal.open(path, clock=SystemClock(), random=SystemRandom(), fsync=fsync)
+    return open_local_journal(path, clock=SystemClock(), random=SystemRandom(), fsync=fsync)
 
 
 def make_state(path: Path, runs: int) -> None:

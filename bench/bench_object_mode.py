@@ -32,7 +32,7 @@ from penstock.log.wals.claims import WalFolder
 from penstock.log.wals.cluster_wal import ClusterWal
 from penstock.model.errors import NotFoundError, PenstockError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
-from penstock.order.cluster_order import AgentIdentity, ClusterOrder
+from penstock.order.protocol import AgentIdentity
 from penstock.ports.objects import ObjectInfo
 from penstock.records.batch import BatchLimits, check_batch
 from penstock.records.decode import Record
@@ -42,6 +42,7 @@ from penstock.state.ages import Ages
 from penstock.state.answers import TopicCreated
 from penstock.state.apply.machine import LogMachine
 from penstock.state.commands import CreateTopic, SetFeatureLevel
+from penstock.state.orders import begin_cluster_order
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.system.believed_clock import BelievedClock
@@ -115,7 +116,7 @@ class Bench:
         path = self.folder / "replica.sqlite"
         machine = LogMachine()
         replica = Replica.open(path, machine, fsync=False, keeps_journal=False)
-        self.order = await ClusterOrder.open(
+        self.order = await begin_cluster_order(
             journal.connect(),
             replica,
             machine,

@@ -19,7 +19,7 @@ from typing_extensions import Buffer
 from penstock.log.opening.cluster import open_cluster_order
 from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
 from penstock.objects import open_reliable_store
-from penstock.order.cluster_order import AgentIdentity
+from penstock.order.protocol import AgentIdentity
 from penstock.ports.objects import ObjectInfo, ObjectStore
 from penstock.recovery import cluster
 from penstock.recovery.cluster import NewCluster

@@ -22,9 +22,9 @@ import pytest
 
 from penstock.model.ids import partition_key
 from penstock.order.local_journal import Prepared
-from penstock.order.port import AppliedEntry
 from penstock.replica import JournalEntry
 from penstock.state.commands import TrimLog
+from penstock.state.order_types import AppliedEntry
 from penstock.wal import WalPlace
 from support.power import World
 from support.power_promises import Knowledge, PromiseBrokenError

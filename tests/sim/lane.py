@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.model.errors import StorageFullError
-from penstock.order.local_order import LocalOrder
+from penstock.state.orders import LocalOrder
 
 if TYPE_CHECKING:
     from sim.parts import Parts

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from penstock.log.wals.names import read_wal_id
+from penstock.order.outcome import Standing
 from penstock.ports.device import Device
 from penstock.ports.journal import JournalRow
 from penstock.replica.beginning import RESTORED_POSITION
 from penstock.replica.dump import canonical_dump
 from penstock.state.answers import Condemned, Refused
-from penstock.state.apply.machine import LogMachine, Standing
+from penstock.state.apply.machine import LogMachine
 from penstock.state.changes import HeadMoved, TopicDeleted
 from penstock.state.commands import (
     DeleteGroups,

@@ -23,10 +23,12 @@ from penstock.log.settings import LogSettings
 from penstock.log.wals.claims import WalFolder
 from penstock.membership.membership import MembershipSettings
 from penstock.model.errors import FatalStorageError, PenstockError
-from penstock.order.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
+from penstock.order.cluster_order import ClusterOrderSettings
+from penstock.order.protocol import AgentIdentity
 from penstock.peers.standing import Asked, Standing
 from penstock.replica.dump import canonical_dump
 from penstock.replica.follower import FollowerSettings
+from penstock.state.orders import ClusterOrder
 from penstock.state.read.queries import Queries
 from penstock.system.believed_clock import BelievedClock
 from penstock.testing.inline_executor import InlineExecutor

@@ -8,8 +8,9 @@ from penstock.log.history.archived_loss import NoteLost
 from penstock.log.opening.cluster import open_cluster_order
 from penstock.log.snapshot_check import SnapshotCheck
 from penstock.model.ids import TopicKey, partition_key
-from penstock.order.cluster_order import AgentIdentity, ClusterOrder
+from penstock.order.protocol import AgentIdentity
 from penstock.replica.archive import Archive
+from penstock.state.orders import ClusterOrder
 from penstock.testing.inline_executor import InlineExecutor
 from support.cluster_rig import Cluster, ClusterAgent
 

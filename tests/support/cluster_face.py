@@ -29,13 +29,15 @@ from penstock.membership.membership import Membership, MembershipSettings
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey, partition_key
 from penstock.model.steps import at_once
-from penstock.order.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
-from penstock.order.port import AppliedEntries
+from penstock.order.cluster_order import ClusterOrderSettings
+from penstock.order.protocol import AgentIdentity
 from penstock.ports.journal import Journal, JournalRow
 from penstock.replica import Replica
 from penstock.state.answers import AnyAnswer
 from penstock.state.apply.machine import LogMachine
 from penstock.state.commands import AnyCommand, CommitRuns, CreateTopic, RunCommit
+from penstock.state.order_types import AppliedEntries
+from penstock.state.orders import begin_cluster_order
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView, Topic
 from penstock.testing.journal import JournalFaults, SimulatedJournal
@@ -181,7 +183,7 @@ class ClusterAgent:
         world.count += 1
         path = world.folder / f"replica-{self.agent_id}-{world.count}.sqlite"
         replica = Replica.open(path, machine, fsync=False, keeps_journal=False)
-        self.order = await ClusterOrder.open(
+        self.order = await begin_cluster_order(
             self.journal,
             replica,
             machine,

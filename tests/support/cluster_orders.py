@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from penstock.model.errors import PenstockError, RetryableError
-from penstock.order.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
-from penstock.order.port import AppliedEntries, AppliedEntry
+from penstock.order.cluster_order import ClusterOrderSettings
+from penstock.order.protocol import AgentIdentity
 from penstock.ports.clock import Clock
 from penstock.ports.journal import Journal
 from penstock.replica import Replica
 from penstock.state.apply.machine import LogMachine
+from penstock.state.order_types import AppliedEntries, AppliedEntry
+from penstock.state.orders import ClusterOrder, begin_cluster_order
 from penstock.state.schema import CLUSTER_LEVEL
 from penstock.testing.randomness import SeededRandom
 
@@ -61,7 +63,7 @@ class Agent:
                 self.folder / "replica.sqlite", machine, fsync=False, keeps_journal=False
             )
             try:
-                order = await ClusterOrder.open(
+                order = await begin_cluster_order(
                     self.journal,
                     replica,
                     machine,

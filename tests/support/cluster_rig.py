@@ -32,7 +32,8 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
-from penstock.order.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
+from penstock.order.cluster_order import ClusterOrderSettings
+from penstock.order.protocol import AgentIdentity
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectInfo
 from penstock.records.batch import BatchLimits, check_batch, stored_header
@@ -44,6 +45,7 @@ from penstock.state.ages import Ages
 from penstock.state.answers import BatchStatus, TopicCreated
 from penstock.state.apply.machine import LogMachine
 from penstock.state.commands import CreateTopic, Heartbeat, SetFeatureLevel
+from penstock.state.orders import ClusterOrder, begin_cluster_order
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.system.believed_clock import BelievedClock
@@ -319,7 +321,7 @@ class Cluster:
         believed = BelievedClock(clock, after_ms=BELIEVED_AFTER_MS)
         connection = self.journal.connect()
         replica = Replica.open(path, machine, fsync=False, keeps_journal=False)
-        order = await ClusterOrder.open(
+        order = await begin_cluster_order(
             connection,
             replica,
             machine,

@@ -243,7 +243,7 @@ REASONS: Final = {
     # metadata
     "state/apply/machine.py LogMachine.journal_time: (CorruptDataError, InvalidRequestError)": "applying the entry raises it",
     "order/cluster_order.py ClusterOrder._follow: Exception": ENDS,
-    "order/entry_keys.py entry_key: (IndexError, KeyError)": AGAIN,
+    "state/entry_keys.py entry_key: (IndexError, KeyError)": AGAIN,
     "state/stored_answers.py sentence: (KeyError, ValueError)": "a reason of a newer release",
     # objects
     "objects/bucket.py BucketStore._delete_one: FileNotFoundError": LOST_RACE,

@@ -15,13 +15,14 @@ from penstock.log.append.plan import PartitionAppend
 from penstock.log.settings import LogSettings
 from penstock.model.errors import FatalStorageError, PenstockError, StorageFullError
 from penstock.model.ids import PartitionKey
-from penstock.order.port import AppliedEntry
+from penstock.order.outcome import Standing
 from penstock.records.batch import NewBatch
 from penstock.replica import Applied
 from penstock.state.answers import AnyAnswer, BatchStatus, Done, RunsCommitted
-from penstock.state.apply.machine import EntryOutcome, Standing
+from penstock.state.apply.machine import EntryOutcome
 from penstock.state.commands import AnyCommand, CommitRuns
 from penstock.state.levels import KnownLevels
+from penstock.state.order_types import AppliedEntry
 from penstock.testing.clock import ManualClock
 from penstock.wal import WalPlace
 

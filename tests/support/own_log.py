@@ -10,10 +10,10 @@ from penstock.log.append.lane import CommitLane
 from penstock.log.state_queries import OwnQueries
 from penstock.log.wals.lane_wal import LaneWal
 from penstock.log.wals.parts import LogParts
-from penstock.order.local_order import LocalOrder
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.state.ages import Ages
+from penstock.state.orders import LocalOrder
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.wal import WalReader, WalWriter

@@ -23,12 +23,13 @@ from penstock.log.opening import embedded as opening
 from penstock.log.opening.embedded import open_journal, open_wal
 from penstock.log.upkeep import Upkeep
 from penstock.objects.local import LocalStore
-from penstock.order.local_journal import LocalJournal, Prepared
-from penstock.order.port import AppliedEntry
+from penstock.order.local_journal import Prepared
 from penstock.ports.random import Random
 from penstock.replica import JournalEntry, SnapshotInfo
 from penstock.state.ages import Ages
 from penstock.state.commands import AnyCommand
+from penstock.state.order_types import AppliedEntry
+from penstock.state.orders import LocalJournal
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.system.believed_clock import BelievedClock

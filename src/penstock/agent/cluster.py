@@ -32,8 +32,6 @@ from penstock.membership.cut_off import CutOff, CutOffSettings
 from penstock.membership.digests import DigestKeeper
 from penstock.model.errors import JournalOlderError, RetryableError
 from penstock.objects.origins import open_origins
-from penstock.order.cluster_order import ClusterOrder
-from penstock.order.port import AppliedEntries
 from penstock.peers.blocks import OwnBlocks
 from penstock.peers.wal import PeerWal
 from penstock.peers.zone import Calls, ZoneStore
@@ -42,6 +40,8 @@ from penstock.placement.zones import ZONE_LABEL
 from penstock.ports.journal import Journal
 from penstock.replica.archive import Archive
 from penstock.state.ages import Ages
+from penstock.state.order_types import AppliedEntries
+from penstock.state.orders import ClusterOrder
 from penstock.state.read.view import StateView
 
 logger = logging.getLogger(__name__)

@@ -9,9 +9,10 @@ from penstock.agent.jobs import Job
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.log import Log
 from penstock.membership.cut_off import CutOff
-from penstock.order.port import Heads, Order
+from penstock.order.port import Heads
 from penstock.ports.objects import ObjectStore
 from penstock.state.ages import Ages
+from penstock.state.order_types import Order
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 

@@ -22,9 +22,9 @@ from penstock.log.state_queries import SharedQueries
 from penstock.log.wals.cluster_wal import ClusterWal
 from penstock.model.errors import FatalStorageError
 from penstock.objects.origins import open_origins
-from penstock.order.host.order import HostOrder
-from penstock.order.port import AppliedEntries
 from penstock.state.ages import Ages
+from penstock.state.order_types import AppliedEntries
+from penstock.state.orders import HostOrder, host_order
 from penstock.state.read.view import StateView
 
 
@@ -42,7 +42,7 @@ class HostJournal:
         # Not of the ports: it has to be known whether the file was replaced.
         queries = ThreadQueries(self.database)
         ports.on_close(queries.close)
-        order = HostOrder(
+        order = host_order(
             path=self.host.socket,
             queries=queries,
             identity=settings.identity,

@@ -28,11 +28,9 @@ from penstock.log.wals.lane_wal import LaneWal
 from penstock.log.wals.parts import LogParts
 from penstock.model.errors import CorruptDataError
 from penstock.objects.origins import open_origins
-from penstock.order.host.hub import WorkerHub
-from penstock.order.local_journal import LocalJournal
-from penstock.order.local_order import LocalOrder
-from penstock.order.port import AppliedEntries
 from penstock.state.ages import Ages
+from penstock.state.order_types import AppliedEntries
+from penstock.state.orders import LocalJournal, LocalOrder, WorkerHub, worker_hub
 from penstock.state.read.view import StateView
 from penstock.wal import WalReader, WalWriter
 
@@ -151,7 +149,7 @@ class OwnJournal:
             ),
             hub=None
             if self.host is None
-            else WorkerHub(
+            else worker_hub(
                 path=self.host.socket,
                 cluster_id=journal.cluster_id,
                 committer=order,

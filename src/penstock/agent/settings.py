@@ -8,7 +8,8 @@ from penstock.kafka.settings import KafkaSettings
 from penstock.log.archive import ArchiveSettings
 from penstock.log.settings import LogSettings
 from penstock.membership.membership import MembershipSettings
-from penstock.order.cluster_order import AgentIdentity, ClusterOrderSettings
+from penstock.order.cluster_order import ClusterOrderSettings
+from penstock.order.protocol import AgentIdentity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

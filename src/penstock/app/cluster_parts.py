@@ -32,13 +32,14 @@ from penstock.log.archive import ArchiveSettings
 from penstock.log.history.lost_histories import describe
 from penstock.log.layout import DataLayout
 from penstock.model.errors import InvalidRequestError
-from penstock.order.cluster_order import ClusterOrder, ClusterOrderSettings
+from penstock.order.cluster_order import ClusterOrderSettings
 from penstock.order.local_journal import new_cluster_id
 from penstock.peers.client import PeerClient, PeerTimeouts
 from penstock.peers.codec import WalRange
 from penstock.peers.secret import ClusterSecret
 from penstock.replica.postgres import PostgresJournal
 from penstock.replica.snapshot_process import write_snapshot_apart
+from penstock.state.orders import ClusterOrder
 from penstock.system.files import PosixDevice, make_folder
 from penstock.system.lock import DirectoryLock
 

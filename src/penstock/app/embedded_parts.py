@@ -16,9 +16,9 @@ from penstock.config.settings import ServerSettings
 from penstock.kafka.net.server import KafkaServer
 from penstock.log.layout import DataLayout
 from penstock.objects import open_store
-from penstock.order.local_journal import LocalJournal
 from penstock.recovery import directory
 from penstock.recovery.restore import refuse_unfinished
+from penstock.state.orders import LocalJournal
 from penstock.system.lock import DirectoryLock
 
 

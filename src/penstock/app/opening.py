@@ -29,7 +29,7 @@ from penstock.log.layout import DataLayout
 from penstock.log.wals.claims import WalFolder
 from penstock.objects.opening import open_reliable_store
 from penstock.observability.metrics import Metrics
-from penstock.order.cluster_order import AgentIdentity
+from penstock.order.protocol import AgentIdentity
 from penstock.ports.objects import ObjectStore
 from penstock.state.schema import FEATURE_LEVEL_MAX
 from penstock.system.files import PosixDevice

@@ -38,10 +38,10 @@ from penstock.groups.offsets import CommittedOffset, PartitionId
 from penstock.groups.ownership import AllGroups, Ownership
 from penstock.groups.settings import GroupSettings
 from penstock.groups.state import ClassicGroup
-from penstock.order.port import Committer
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 from penstock.state.commands import OffsetWrite
+from penstock.state.order_types import Committer
 from penstock.state.rows import GroupKind
 from penstock.state.schema import MEMBERS_LEVEL
 from penstock.system.turns import Turns

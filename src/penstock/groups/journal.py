@@ -10,9 +10,9 @@ from typing import Any, Final, TypeVar
 
 from penstock.groups.errors import GroupError
 from penstock.model.errors import FencedError, PenstockError, RetryableError
-from penstock.order.port import Committer
 from penstock.state.answers import AnyAnswer, Refusal, Refused
 from penstock.state.commands import AnyCommand
+from penstock.state.order_types import Committer
 from penstock.system import background
 from penstock.system.heard import Cause, heard
 

@@ -21,11 +21,11 @@ from penstock.groups.errors import GroupError
 from penstock.groups.shard_plan import plan_shards, shard_candidates
 from penstock.model.errors import PenstockError
 from penstock.order.head_watch import HeadWatch
-from penstock.order.port import Order
 from penstock.ports.clock import Clock
 from penstock.state.answers import Refused
 from penstock.state.cluster_tables import GROUP_SHARDS, group_shard
 from penstock.state.commands import ClaimShard
+from penstock.state.order_types import Order
 from penstock.state.schema import CLUSTER_LEVEL
 from penstock.system import background
 from penstock.system.heard import Cause, heard

@@ -11,9 +11,10 @@ from penstock.kafka.nodes import Node, Nodes, OneNode
 from penstock.kafka.record_checks import RecordChecks
 from penstock.kafka.settings import KafkaSettings
 from penstock.kafka.topic_room import Creations
-from penstock.order.port import Committer, Heads
+from penstock.order.port import Heads
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
+from penstock.state.order_types import Committer
 from penstock.system.seldom import Seldom
 from penstock.system.turns import Turns
 

@@ -6,8 +6,8 @@ from penstock.log.damage.care import DamageCare
 from penstock.log.producer_ids import ProducerIds
 from penstock.log.reads import Reads
 from penstock.model.ids import PartitionKey, topic_key_of
-from penstock.order.port import AppliedEntries
 from penstock.state.changes import Change, HeadMoved, HistoryChanged, RunsMoved, TopicDeleted
+from penstock.state.order_types import AppliedEntries
 from penstock.state.read.view import StateView
 
 

@@ -37,13 +37,14 @@ from penstock.log.wals.port import OwnWal
 from penstock.log.wals.takeover import Takeovers
 from penstock.model.errors import NotFoundError, PenstockError, RetryableError
 from penstock.model.ids import PartitionKey
-from penstock.order.port import AppliedEntries, Heads, Order
+from penstock.order.port import Heads
 from penstock.ports.clock import Clock
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
 from penstock.state.ages import Ages
 from penstock.state.answers import AnyAnswer, LogTrimmed
 from penstock.state.commands import AnyCommand, TrimLog
+from penstock.state.order_types import AppliedEntries, Order
 from penstock.state.read.view import StateView
 from penstock.state.rows import AgentStatus
 from penstock.wal import WalReader

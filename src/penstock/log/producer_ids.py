@@ -2,9 +2,9 @@
 
 import asyncio
 
-from penstock.order.port import Committer
 from penstock.state.answers import ProducerIds as Block
 from penstock.state.commands import AllocateProducerIds
+from penstock.state.order_types import Committer
 
 
 class ProducerIds:

@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from typing import Final, Protocol
 
 from penstock.model.errors import RetryableError, StorageFullError
-from penstock.order.local_journal import LocalJournal
+from penstock.state.orders import LocalJournal
 from penstock.state.read.queries import Queries
 from penstock.system.heard import Cause, heard
 

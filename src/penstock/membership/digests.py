@@ -15,7 +15,6 @@ from typing import Final, Protocol
 
 from penstock.model.errors import CorruptDataError, PenstockError, RetryableError
 from penstock.order.digest_pins import DigestPins
-from penstock.order.write_stop import WriteStop
 from penstock.placement.rendezvous import owner_of
 from penstock.ports.clock import Clock
 from penstock.replica.difference import (
@@ -29,6 +28,7 @@ from penstock.replica.pinned import PinnedState, digest_pinned
 from penstock.state.answers import AnyAnswer
 from penstock.state.commands import AnyCommand, AskDigest, ReportDigest
 from penstock.state.digest_plan import Judged, Verdict, is_settled, judge, left_split
+from penstock.state.order_types import WriteStop
 from penstock.state.read.view import StateView
 from penstock.state.schema import FORMAT_VERSION, INTEGRITY_LEVEL
 from penstock.state.state_digest import StateDigest

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 from penstock.membership.silence import SilenceDetector, Standing
 from penstock.model.errors import ConflictError, FencedError, PenstockError
 from penstock.order.head_watch import HeadWatch
-from penstock.order.port import Order
 from penstock.ports.clock import Clock
 from penstock.state.answers import Refused
 from penstock.state.commands import (
@@ -26,6 +25,7 @@ from penstock.state.commands import (
     RemoveAgent,
     SetFeatureLevel,
 )
+from penstock.state.order_types import Order
 from penstock.state.rows import AgentStatus
 from penstock.state.schema import CLUSTER_LEVEL
 from penstock.system import background

@@ -4,7 +4,7 @@ No leader and no guess: an entry is appended, perhaps more than once, and what b
 this agent's own replica makes of the journal. See docs/cluster.md and docs/formats/journal.md.
 
     order = await ClusterOrder.open(...)     # caught up with the journal, then standing still
-    view = StateView.load(...)            # reads the replica at `order.position`
+    view = StateView.load(...)               # reads the replica at `order.position`
     await order.start(on_applied=..., ...)   # follows on, and opens this agent's epoch
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from penstock.model.epochs import epoch_floor
 from penstock.model.errors import (
@@ -29,9 +29,15 @@ from penstock.model.errors import (
 )
 from penstock.order.clock_skew import ClockSkew
 from penstock.order.digest_pins import DigestPins
-from penstock.order.entry_keys import entry_key
 from penstock.order.entry_sender import EntrySender
+from penstock.order.outcome import Outcome
 from penstock.order.port import AppliedEntry, OnApplied
+from penstock.order.protocol import (
+    AgentIdentity,
+    CommandProtocol,
+    Levels,
+    OrderedMachine,
+)
 from penstock.order.write_stop import WriteStop
 from penstock.ports.clock import Clock
 from penstock.ports.journal import Journal
@@ -40,11 +46,6 @@ from penstock.replica import Replica, SnapshotInfo
 from penstock.replica.ended_tasks import end_tasks
 from penstock.replica.follower import Follower, FollowerSettings
 from penstock.replica.heads import HeadReading
-from penstock.state.answers import AnyAnswer
-from penstock.state.apply.agents import next_epoch
-from penstock.state.apply.machine import EntryOutcome, LogMachine
-from penstock.state.commands import AnyCommand, CommitRuns, InitCluster, RegisterAgent
-from penstock.state.levels import KnownLevels
 from penstock.system import background
 from penstock.system.backoff import Backoff
 from penstock.system.heard import Cause, heard
@@ -58,19 +59,10 @@ SEND_AGAIN: Final = Backoff(first_s=0.02, most_s=1.0)
 _TOKEN_BYTES: Final = 16
 _EPOCH_TRIES: Final = 8
 
+CommandT = TypeVar("CommandT")
+AnswerT = TypeVar("AnswerT")
+ChangeT = TypeVar("ChangeT")
 OnStopped = Callable[[PenstockError], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentIdentity:
-    """An agent says this of itself when it opens an epoch (`RegisterAgent`)."""
-
-    agent_id: int
-    labels: dict[str, str] = field(default_factory=dict)
-    software: str = ""
-    endpoint: str = ""
-    peer: str = ""
-    level_max: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,14 +81,16 @@ class ClusterOrderSettings:
     follower: FollowerSettings = field(default_factory=FollowerSettings)
 
 
-class ClusterOrder:
+class ClusterOrder(Generic[CommandT, AnswerT, ChangeT]):
     """One agent's end of the journal. Event loop only, but for what says otherwise."""
 
     def __init__(
         self,
         journal: Journal,
-        replica: Replica[EntryOutcome],
-        machine: LogMachine,
+        replica: Replica[Outcome[AnswerT, ChangeT]],
+        machine: OrderedMachine,
+        levels: Levels[CommandT, ChangeT],
+        protocol: CommandProtocol[CommandT, AnswerT],
         *,
         identity: AgentIdentity,
         cluster_id: str,
@@ -110,6 +104,9 @@ class ClusterOrder:
         self._journal = journal
         self._replica = replica
         self._machine = machine
+        self._levels = levels
+        self._protocol = protocol
+        self._key_of = protocol.key_of
         self._identity = identity
         self._clock = clock
         self._wall = wall or clock
@@ -124,13 +121,12 @@ class ClusterOrder:
         """Journal time of the replica before it caught up; 0: it is new."""
         self._skewed_s = float("-inf")
         self._skew = ClockSkew()
-        self._levels = KnownLevels()
-        self.write_stop = WriteStop()
+        self.write_stop = WriteStop(protocol.is_never_stopped)
         """Set where replicas differ and it is unknown which of them is wrong."""
         self.digest_pins = DigestPins(replica.path)
         """The state that a digest was asked of."""
-        self._on_applied: OnApplied = lambda _: None
-        self._on_answered: OnApplied = lambda _: None
+        self._on_applied: OnApplied[AnswerT, ChangeT] = lambda _: None
+        self._on_answered: OnApplied[AnswerT, ChangeT] = lambda _: None
         self._on_stopped: OnStopped = lambda _: None
         self._follower = self._new_follower()
         self._sender = self._new_sender()
@@ -143,8 +139,10 @@ class ClusterOrder:
     async def open(
         cls,
         journal: Journal,
-        replica: Replica[EntryOutcome],
-        machine: LogMachine,
+        replica: Replica[Outcome[AnswerT, ChangeT]],
+        machine: OrderedMachine,
+        levels: Levels[CommandT, ChangeT],
+        protocol: CommandProtocol[CommandT, AnswerT],
         *,
         identity: AgentIdentity,
         cluster_id: str,
@@ -153,12 +151,15 @@ class ClusterOrder:
         random: Random,
         executor: Executor | None = None,
         settings: ClusterOrderSettings | None = None,
-    ) -> "ClusterOrder":
+    ) -> "ClusterOrder[CommandT, AnswerT, ChangeT]":
         """Bring the replica to a head of the journal; then it stands still until `start`.
 
         Args:
-            replica: opened with `machine`, `fsync=False` and `keeps_journal=False`; the order's
-                from now on, closed with it.
+            replica: opened with `fsync=False` and `keeps_journal=False`; the order's from now on,
+                closed with it.
+            machine: reads the state of the machine that the replica was opened with.
+            levels: those of that state, as of the last `next_epoch`.
+            protocol: the functions of the commands and answers.
             wall: the clock that is compared with the journal's; None: `clock`. While the wall clock
                 is in doubt `clock` may go on by itself, and would hide what is to be repaired.
             cluster_id: the journal's; the replica must be of the same cluster or empty.
@@ -175,6 +176,8 @@ class ClusterOrder:
             journal,
             replica,
             machine,
+            levels,
+            protocol,
             identity=identity,
             cluster_id=cluster_id,
             clock=clock,
@@ -190,8 +193,8 @@ class ClusterOrder:
     async def start(
         self,
         *,
-        on_applied: OnApplied | None = None,
-        on_answered: OnApplied | None = None,
+        on_applied: OnApplied[AnswerT, ChangeT] | None = None,
+        on_answered: OnApplied[AnswerT, ChangeT] | None = None,
         on_stopped: OnStopped | None = None,
     ) -> None:
         """Follow on, and open a new epoch of this agent.
@@ -247,7 +250,7 @@ class ClusterOrder:
         """Monotonic time since which the journal answers without an error; None: it is away."""
         return self._follower.answering_since_s
 
-    def submit(self, commands: Sequence[AnyCommand]) -> asyncio.Future[list[AnyAnswer]]:
+    def submit(self, commands: Sequence[CommandT]) -> asyncio.Future[list[AnswerT]]:
         """Append commands with everything that waits; see `Order`.
 
         Raises (by the future): as `Order`; RetryableError also where this host's clock is off, or
@@ -256,8 +259,8 @@ class ClusterOrder:
         return self._sender.submit(commands, refused=self._refusal(commands)).future
 
     async def commit(
-        self, commands: Sequence[AnyCommand], *, timeout_s: float | None = None
-    ) -> list[AnyAnswer]:
+        self, commands: Sequence[CommandT], *, timeout_s: float | None = None
+    ) -> list[AnswerT]:
         """See `Committer`; None: the time that the settings allow."""
         call = self._sender.submit(commands, refused=self._refusal(commands))
         timeout_s = self._settings.commit_timeout_s if timeout_s is None else timeout_s
@@ -323,7 +326,7 @@ class ClusterOrder:
 
     # -- opening ---------------------------------------------------------------------------------
 
-    def _new_follower(self, pins: DigestPins | None = None) -> Follower[EntryOutcome]:
+    def _new_follower(self, pins: DigestPins | None = None) -> Follower[Outcome[AnswerT, ChangeT]]:
         return Follower(
             self._journal,
             self._replica,
@@ -356,7 +359,7 @@ class ClusterOrder:
     async def _check_cluster(self) -> None:
         """Also before a row is applied: another cluster's would look as if the journal had lost
         what the replica holds."""
-        known = await self._follower.between(self._known_cluster_id)
+        known = await self._follower.between(self._machine.cluster_id)
         if known and known != self.cluster_id:
             raise OtherClusterError(
                 "open replica",
@@ -366,23 +369,17 @@ class ClusterOrder:
                 cluster_id=known,
             )
 
-    def _known_cluster_id(self) -> str:
-        self._machine.tables.ensure_loaded()
-        return self._machine.tables.meta_text("cluster_id")
-
     def _next_epoch(self) -> int:
-        tables = self._machine.tables
-        tables.ensure_loaded()
-        # Nothing is applied meanwhile, so that no change is missed.
-        self._levels.load(tables.meta_int("feature_level"), tables.cluster.agents.values())
-        return next_epoch(tables, self.agent_id, floor=epoch_floor(self._clock.now_ms()))
+        # Nothing is applied meanwhile, so that the levels miss no change.
+        return self._machine.next_epoch(self.agent_id, floor=epoch_floor(self._clock.now_ms()))
 
-    def _new_sender(self) -> EntrySender:
+    def _new_sender(self) -> EntrySender[CommandT, AnswerT]:
         return EntrySender(
             self._journal,
             agent=self.agent_id,
             epoch=self.epoch,
             clock=self._clock,
+            protocol=self._protocol,
             levels=self._levels,
             position=lambda: self._follower.position,
             appended=self._follower.nudge,
@@ -400,18 +397,8 @@ class ClusterOrder:
             await self._end_sender(self._closing())
             self.epoch = epoch
             self._sender = self._new_sender()
-            commands: list[AnyCommand] = [
-                InitCluster(cluster_id=self.cluster_id),
-                RegisterAgent(
-                    agent=self.agent_id,
-                    labels=identity.labels,
-                    software=identity.software,
-                    endpoint=identity.endpoint,
-                    peer=identity.peer,
-                    level_max=identity.level_max,
-                    token=self._random.token_bytes(_TOKEN_BYTES),
-                ),
-            ]
+            token = self._random.token_bytes(_TOKEN_BYTES)
+            commands = self._protocol.opening(identity, self.cluster_id, token)
             try:
                 await self.commit(commands, timeout_s=self._settings.register_timeout_s)
             except FencedError as error:
@@ -451,12 +438,12 @@ class ClusterOrder:
         self._sender.fail(error)
         await self._sender.close()
 
-    def _deliver(self, followed: list[AppliedEntry]) -> None:
+    def _deliver(self, followed: list[AppliedEntry[AnswerT, ChangeT]]) -> None:
         """A batch was applied: first the view moves, then answers are given out."""
         applied = [entry for entry in followed if entry.body]
-        own: list[tuple[int, AppliedEntry]] = []
+        own: list[tuple[int, AppliedEntry[AnswerT, ChangeT]]] = []
         for entry in applied:
-            key = entry_key(entry.body)
+            key = self._key_of(entry.body)
             if not self._levels.is_highest:
                 self._levels.follow(entry.outcome.changes)
             if key.agent == self.agent_id and key.epoch == self.epoch:
@@ -500,7 +487,7 @@ class ClusterOrder:
         """The milliseconds that this host's clock is ahead of the journal's; 0: within bounds."""
         return self._skew.skew_ms
 
-    def _refusal(self, commands: Sequence[AnyCommand]) -> RetryableError | None:
+    def _refusal(self, commands: Sequence[CommandT]) -> RetryableError | None:
         """Return why these commands may not be written now; None: they may."""
         return (
             self._clock_error() or self.write_stop.refusal(commands) or self._full_error(commands)
@@ -511,11 +498,11 @@ class ClusterOrder:
         """Bytes of entries that are applied in memory alone, since the replica's disk is full."""
         return self._replica.uncommitted_bytes
 
-    def _full_error(self, commands: Sequence[AnyCommand]) -> StorageFullError | None:
+    def _full_error(self, commands: Sequence[CommandT]) -> StorageFullError | None:
         """Return why no records are taken; None: they are. Beats and all else go on."""
         unstored_bytes = self.unstored_bytes
         if unstored_bytes <= UNSTORED_BYTES_MAX or not any(
-            type(command) is CommitRuns for command in commands
+            map(self._protocol.takes_space, commands)
         ):
             return None
         return StorageFullError(

@@ -4,17 +4,20 @@ import logging
 import sqlite3
 import threading
 from pathlib import Path
+from typing import Any
 
 from penstock.model.errors import PenstockError
+from penstock.order.outcome import Outcome
 from penstock.replica.pinned import PinnedState
-from penstock.state.apply.machine import EntryOutcome
 from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
 
 
 class DigestPins:
-    """Holds the state of the last `AskDigest` alone; see `penstock.replica.follower.Pins`.
+    """Holds the state of the last digest that was asked for, and no other.
+
+    See `penstock.replica.follower.Pins`.
 
     `pin` is called where rows are applied, by any thread, `take` on the event loop.
     """
@@ -26,7 +29,7 @@ class DigestPins:
         self.failure_count = 0
         """States that could not be held: this agent does not answer for them."""
 
-    def wants(self, outcome: EntryOutcome) -> bool:
+    def wants(self, outcome: Outcome[Any, Any]) -> bool:
         """See `Pins`."""
         return outcome.asks_digest
 

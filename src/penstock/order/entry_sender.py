@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.model.errors import (
     ConflictError,
@@ -18,29 +18,19 @@ from penstock.model.errors import (
     PenstockError,
     RetryableError,
 )
-from penstock.order.entry_window import Call, EntryWindow, Sending, WindowEntry, weigh
-from penstock.order.port import AppliedEntry
+from penstock.order.entry_window import Call, EntryWindow, Sending, WindowEntry
+from penstock.order.outcome import Outcome, Standing
+from penstock.order.protocol import CommandProtocol, Levels
 from penstock.ports.clock import Clock
-from penstock.state.answers import AnyAnswer, Refusal, Refused
-from penstock.state.apply.machine import Standing
-from penstock.state.commands import (
-    AnyCommand,
-    CommitOffsets,
-    DeleteGroups,
-    DeleteOffsets,
-    Fence,
-    Heartbeat,
-    SaveGroup,
-)
-from penstock.state.levels import Levels, refuse_below_level
-from penstock.state.schema import INTEGRITY_LEVEL
+from penstock.replica import Applied
 from penstock.system import background
 from penstock.system.backoff import Backoff
 from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
 
-_OF_GROUPS: Final = frozenset({SaveGroup, DeleteGroups, CommitOffsets, DeleteOffsets})
+CommandT = TypeVar("CommandT")
+AnswerT = TypeVar("AnswerT")
 
 
 class Appends(Protocol):
@@ -56,7 +46,7 @@ class Appends(Protocol):
         ...
 
 
-class EntrySender:
+class EntrySender(Generic[CommandT, AnswerT]):
     """The entries of one agent and epoch. Event loop only."""
 
     def __init__(
@@ -66,7 +56,8 @@ class EntrySender:
         agent: int,
         epoch: int,
         clock: Clock,
-        levels: Levels,
+        protocol: CommandProtocol[CommandT, AnswerT],
+        levels: Levels[CommandT, Any],
         position: Callable[[], int],
         appended: Callable[[], None],
         stopped: Callable[[PenstockError], None],
@@ -77,6 +68,7 @@ class EntrySender:
     ) -> None:
         """
         Args:
+            protocol: the functions of the commands and answers.
             levels: what of feature levels is applied here; commands above it are not sent.
             position: gives the last position that is applied here.
             appended: called when an entry has got its place in the journal.
@@ -92,6 +84,8 @@ class EntrySender:
         self.agent = agent
         self.epoch = epoch
         self._journal = journal
+        self._protocol = protocol
+        self._weigh = protocol.weigh
         self._clock = clock
         self._levels = levels
         self._position = position
@@ -102,7 +96,9 @@ class EntrySender:
         self._doubted = doubted
         self._is_same = is_same
         self._wanted = wanted
-        self._window = EntryWindow(agent=agent, epoch=epoch)
+        self._window: EntryWindow[CommandT, AnswerT] = EntryWindow(
+            agent=agent, epoch=epoch, encode=protocol.encode
+        )
         self.failure: PenstockError | None = None
         """Why nothing is sent any more."""
         self._is_ending = False
@@ -110,17 +106,17 @@ class EntrySender:
         self._resending: asyncio.TimerHandle | None = None
 
     def submit(
-        self, commands: Sequence[AnyCommand], *, refused: RetryableError | None = None
-    ) -> Call:
+        self, commands: Sequence[CommandT], *, refused: RetryableError | None = None
+    ) -> Call[CommandT, AnswerT]:
         """Queue commands; errors come by the call's future.
 
         Args:
             refused: why they may not be written now, if so.
         """
         assert commands, "nothing to commit"
-        future: asyncio.Future[list[AnyAnswer]] = asyncio.get_running_loop().create_future()
-        call = Call(commands, future, weigh(commands))
-        failure = self.failure or refused or refuse_below_level(self._levels, commands)
+        future: asyncio.Future[list[AnswerT]] = asyncio.get_running_loop().create_future()
+        call = Call(commands, future, self._weigh(commands))
+        failure = self.failure or refused or self._levels.refusal(commands)
         if failure is None and self._is_ending:
             failure = InDoubtError("commit", f"agent {self.agent}", "this agent is ending")
         if failure is not None:
@@ -134,21 +130,21 @@ class EntrySender:
             self.pump()
         return call
 
-    def withdraw(self, call: Call) -> bool:
+    def withdraw(self, call: Call[CommandT, AnswerT]) -> bool:
         """Take a call back; False: it may have been sent."""
         return self._window.withdraw(call)
 
     async def end_epoch(self, timeout_s: float) -> None:
         """Have this epoch's end as its last entry, after all that was submitted. What is submitted
-        later fails. Below feature level 4 nothing is sent, and the others fence this agent once it
-        has been silent.
+        later fails. Where the levels don't allow it nothing is sent, and the others fence this
+        agent once it has been silent.
 
         Raises:
             PenstockError: the end is not known to be applied.
         """
-        if self._levels.feature_level < INTEGRITY_LEVEL:
+        if not self._levels.ends_epochs:
             return
-        call = self.submit([Fence(agent=self.agent, epoch=self.epoch, seen_position=0)])
+        call = self.submit([self._protocol.ending(self.agent, self.epoch)])
         self._is_ending = True
         done, _ = await asyncio.wait([call.future], timeout=timeout_s)
         if not done:
@@ -157,9 +153,10 @@ class EntrySender:
                 "end epoch", f"agent {self.agent}", f"no answer of the journal in {timeout_s:g} s"
             )
         (answer,) = call.future.result()
-        if isinstance(answer, Refused):
+        refusal = self._protocol.refusal(answer)
+        if refusal is not None:
             raise ConflictError(
-                "end epoch", f"agent {self.agent}", f"{answer.reason.name}: {answer.detail}"
+                "end epoch", f"agent {self.agent}", f"{refusal.reason}: {refusal.detail}"
             )
 
     def let_go(self, error: RetryableError) -> int:
@@ -170,18 +167,18 @@ class EntrySender:
         Returns:
             How many calls it were.
         """
-        calls = self._window.take_unsent(_is_more_than_a_beat)
+        calls = self._window.take_unsent(self._is_more_than_a_beat)
         _fail_calls(calls, error)
         return len(calls)
 
     def give_up_groups(self, error: RetryableError) -> None:
-        """Fail what was sent of groups: it may be applied, and a client that has to look for
-        its coordinator sends it again there. Of records it is the flusher's to answer, whose bytes
-        may yet be named."""
+        """Fail what was sent of commands that may be given up (`CommandProtocol.is_given_up`): they
+        may be applied, and a client that has to look for its coordinator sends them again there.
+        For records the flusher answers, whose bytes may yet be named."""
         for entry in self._window.unresolved:
-            _fail_calls([call for call in entry.calls if _is_of_groups(call)], error)
+            _fail_calls([call for call in entry.calls if self._is_given_up(call)], error)
 
-    def settle(self, n: int, applied: AppliedEntry) -> None:
+    def settle(self, n: int, applied: Applied[Outcome[AnswerT, Any]]) -> None:
         """A copy of this epoch's entry `n` was applied here, with this outcome."""
         entry = self._window.find(n)
         if entry is None:
@@ -194,10 +191,10 @@ class EntrySender:
             self._window.resolve(entry)
             _answer(entry, outcome.answers)
         else:
-            refusal = outcome.answers[0]
-            assert isinstance(refusal, Refused), refusal
-            # OUT_OF_ORDER_ENTRY: `due` tells, now that this position is applied.
-            if refusal.reason is Refusal.FENCED_AGENT:
+            refusal = self._protocol.refusal(outcome.answers[0])
+            assert refusal is not None, outcome
+            # Where it came out of order `due` tells, now that this position is applied.
+            if refusal.ends_epoch:
                 self._end_epoch(refusal.detail)
 
     def pump(self) -> None:
@@ -235,6 +232,12 @@ class EntrySender:
 
     # -- inside ----------------------------------------------------------------------------------
 
+    def _is_given_up(self, call: Call[CommandT, AnswerT]) -> bool:
+        return all(map(self._protocol.is_given_up, call.commands))
+
+    def _is_more_than_a_beat(self, call: Call[CommandT, AnswerT]) -> bool:
+        return not all(map(self._protocol.is_beat, call.commands))
+
     def _end_epoch(self, detail: str) -> None:
         if self.failure is None:
             error = FencedError(
@@ -269,13 +272,13 @@ class EntrySender:
         except Exception as error:  # noqa: BLE001 - the agent ends of it, loudly
             self._stop(error)
 
-    def _send(self, entry: WindowEntry) -> None:
+    def _send(self, entry: WindowEntry[CommandT, AnswerT]) -> None:
         entry.sending = Sending.IN_FLIGHT
         task = background.start(background.APPEND_ENTRY, partial(self._append, entry))
         self._appends.add(task)
         task.add_done_callback(self._appends.discard)
 
-    async def _append(self, entry: WindowEntry) -> None:
+    async def _append(self, entry: WindowEntry[CommandT, AnswerT]) -> None:
         # Nothing awaits this task: an exception that left it would stay unseen, the entry would
         # count as in flight for ever, and every commit after it would hang.
         try:
@@ -296,7 +299,7 @@ class EntrySender:
             self._stop(error)
 
 
-def _answer(entry: WindowEntry, answers: list[AnyAnswer]) -> None:
+def _answer(entry: WindowEntry[Any, AnswerT], answers: list[AnswerT]) -> None:
     first = 0
     for call in entry.calls:
         end = first + len(call.commands)
@@ -305,15 +308,7 @@ def _answer(entry: WindowEntry, answers: list[AnyAnswer]) -> None:
         first = end
 
 
-def _is_of_groups(call: Call) -> bool:
-    return all(type(command) in _OF_GROUPS for command in call.commands)
-
-
-def _is_more_than_a_beat(call: Call) -> bool:
-    return any(type(command) is not Heartbeat for command in call.commands)
-
-
-def _fail_calls(calls: list[Call], error: PenstockError) -> None:
+def _fail_calls(calls: Sequence[Call[Any, Any]], error: PenstockError) -> None:
     for call in calls:
         if not call.future.done():
             call.future.set_exception(error)

@@ -12,21 +12,10 @@ import enum
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from penstock.model.errors import OverloadedError
-from penstock.state.answers import AnyAnswer
-from penstock.state.commands import (
-    AnyCommand,
-    CommitOffsets,
-    CommitRuns,
-    DeleteGroups,
-    DeleteOffsets,
-    ExpireProducers,
-    StoreSegment,
-    TrimLog,
-)
-from penstock.state.entries import Entry, encode_entry
+from penstock.order.protocol import EntryKey
 
 UNRESOLVED_MAX: Final = 8
 """Half of what apply answers again (`STORED_ENTRIES`): a resent entry is always one of those."""
@@ -35,13 +24,20 @@ ENTRY_WEIGHT_MAX: Final = 4_096
 QUEUE_WEIGHT_MAX: Final = 64 * ENTRY_WEIGHT_MAX
 
 
-class Call:
+CommandT = TypeVar("CommandT")
+AnswerT = TypeVar("AnswerT")
+
+
+class Call(Generic[CommandT, AnswerT]):
     """One submitted group of commands, which stays together."""
 
     __slots__ = ("commands", "future", "timer", "weight")
 
     def __init__(
-        self, commands: Sequence[AnyCommand], future: "asyncio.Future[list[AnyAnswer]]", weight: int
+        self,
+        commands: Sequence[CommandT],
+        future: "asyncio.Future[list[AnswerT]]",
+        weight: int,
     ) -> None:
         self.commands = commands
         self.future = future
@@ -60,17 +56,17 @@ class Sending(enum.Enum):
 
 
 @dataclass(slots=True, eq=False)
-class WindowEntry:
+class WindowEntry(Generic[CommandT, AnswerT]):
     """One entry under way."""
 
     n: int
     body: bytes
-    calls: list[Call]
+    calls: list[Call[CommandT, AnswerT]]
     sending: Sending = Sending.FAILED
     position: int = 0
 
 
-class EntryWindow:
+class EntryWindow(Generic[CommandT, AnswerT]):
     """The entries of one agent and epoch."""
 
     def __init__(
@@ -78,16 +74,18 @@ class EntryWindow:
         *,
         agent: int,
         epoch: int,
+        encode: Callable[[EntryKey, int, list[CommandT]], bytes],
         entries_max: int = UNRESOLVED_MAX,
         entry_weight_max: int = ENTRY_WEIGHT_MAX,
         queue_weight_max: int = QUEUE_WEIGHT_MAX,
     ) -> None:
         self.agent = agent
         self.epoch = epoch
+        self._encode = encode
         self.next_n = 0
-        self.unresolved: deque[WindowEntry] = deque()
+        self.unresolved: deque[WindowEntry[CommandT, AnswerT]] = deque()
         """In order of n, without gaps."""
-        self._queue: deque[Call] = deque()
+        self._queue: deque[Call[CommandT, AnswerT]] = deque()
         self._queue_weight = 0
         self._entries_max = entries_max
         self._entry_weight_max = entry_weight_max
@@ -98,7 +96,7 @@ class EntryWindow:
         """Calls in no entry yet."""
         return len(self._queue)
 
-    def add(self, call: Call) -> None:
+    def add(self, call: Call[CommandT, AnswerT]) -> None:
         """Queue a call behind all others.
 
         Raises:
@@ -114,7 +112,7 @@ class EntryWindow:
         self._queue.append(call)
         self._queue_weight += call.weight
 
-    def withdraw(self, call: Call) -> bool:
+    def withdraw(self, call: Call[CommandT, AnswerT]) -> bool:
         """Take a call back; False: it is in an entry already."""
         if call not in self._queue:
             return False
@@ -122,7 +120,9 @@ class EntryWindow:
         self._queue_weight -= call.weight
         return True
 
-    def take_unsent(self, is_taken: Callable[[Call], bool]) -> list[Call]:
+    def take_unsent(
+        self, is_taken: Callable[[Call[CommandT, AnswerT]], bool]
+    ) -> list[Call[CommandT, AnswerT]]:
         """Take back those calls that are in no entry yet and that `is_taken` names, in order."""
         taken = [call for call in self._queue if is_taken(call)]
         if taken:
@@ -131,11 +131,11 @@ class EntryWindow:
             self._queue_weight -= sum(call.weight for call in taken)
         return taken
 
-    def next_entry(self, stamp_ms: int) -> WindowEntry | None:
+    def next_entry(self, stamp_ms: int) -> WindowEntry[CommandT, AnswerT] | None:
         """Make an entry of what waits; None: nothing does, or enough is under way."""
         if not self._queue or len(self.unresolved) >= self._entries_max:
             return None
-        calls: list[Call] = []
+        calls: list[Call[CommandT, AnswerT]] = []
         weight = 0
         while self._queue:
             call = self._queue[0]
@@ -144,33 +144,29 @@ class EntryWindow:
             calls.append(self._queue.popleft())
             weight += call.weight
         self._queue_weight -= weight
-        body = encode_entry(
-            Entry(
-                agent=self.agent,
-                epoch=self.epoch,
-                n=self.next_n,
-                stamp_ms=stamp_ms,
-                commands=[command for call in calls for command in call.commands],
-            )
+        body = self._encode(
+            EntryKey(self.agent, self.epoch, self.next_n),
+            stamp_ms,
+            [command for call in calls for command in call.commands],
         )
         entry = WindowEntry(self.next_n, body, calls)
         self.next_n += 1
         self.unresolved.append(entry)
         return entry
 
-    def find(self, n: int) -> WindowEntry | None:
+    def find(self, n: int) -> WindowEntry[CommandT, AnswerT] | None:
         """The unresolved entry of this number."""
         if not self.unresolved:
             return None
         index = n - self.unresolved[0].n
         return self.unresolved[index] if 0 <= index < len(self.unresolved) else None
 
-    def resolve(self, entry: WindowEntry) -> None:
+    def resolve(self, entry: WindowEntry[CommandT, AnswerT]) -> None:
         """It was applied, so all before it were."""
         assert self.unresolved[0] is entry, f"{entry.n} before {self.unresolved[0].n}"
         self.unresolved.popleft()
 
-    def due(self, applied_position: int) -> list[WindowEntry]:
+    def due(self, applied_position: int) -> list[WindowEntry[CommandT, AnswerT]]:
         """Return what is to be sent again now, in this order; nothing while copies are in flight,
         since those tell more."""
         first: int | None = None
@@ -182,7 +178,7 @@ class EntryWindow:
                 first = index
         return [] if first is None else list(self.unresolved)[first:]
 
-    def drain(self) -> list[Call]:
+    def drain(self) -> list[Call[CommandT, AnswerT]]:
         """Give up, and return all calls that will have no answer."""
         calls = [call for entry in self.unresolved for call in entry.calls]
         calls += self._queue
@@ -190,26 +186,3 @@ class EntryWindow:
         self._queue.clear()
         self._queue_weight = 0
         return calls
-
-
-def weigh(commands: Sequence[AnyCommand]) -> int:
-    """Return how much of an entry they take; the cost of applying and the bytes grow with it."""
-    return sum(_weigh(command) for command in commands)
-
-
-def _weigh(command: AnyCommand) -> int:
-    match command:
-        case CommitRuns():
-            return 1 + sum(1 + len(run.batches) // 6 for run in command.runs)
-        case StoreSegment():
-            return 1 + sum(1 + len(run.runs) // 4 for run in command.runs)
-        case TrimLog() | ExpireProducers():
-            return 1 + len(command.items) // 2
-        case CommitOffsets():
-            return 1 + len(command.offsets)
-        case DeleteOffsets():
-            return 1 + len(command.items)
-        case DeleteGroups():
-            return 1 + len(command.group_ids)
-        case _:
-            return 1

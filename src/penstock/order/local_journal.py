@@ -1,6 +1,6 @@
 """An agent's own journal: commands in, durable and applied, answers out. Used by the commit lane.
 
-A `Replica` of the log's state machine under one agent's identity: it numbers the agent's entries,
+A `Replica` of a state machine under one agent's identity: it numbers the agent's entries,
 stamps them, and turns a refused entry into an error.
 
 An entry is made durable in one of two ways: `append` syncs it in the journal files (without them,
@@ -12,12 +12,19 @@ import base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
 from penstock.model.epochs import epoch_floor
 from penstock.model.errors import FatalStorageError, FencedError
 from penstock.model.ids import AgentId
+from penstock.order.outcome import Outcome, Standing
 from penstock.order.port import AppliedEntry
+from penstock.order.protocol import (
+    AgentIdentity,
+    CommandProtocol,
+    EntryKey,
+    OrderedMachine,
+)
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 from penstock.replica import (
@@ -25,49 +32,36 @@ from penstock.replica import (
     JournalFiles,
     Replica,
     SnapshotInfo,
-    restore_snapshot,
 )
-from penstock.state.answers import Refused
-from penstock.state.apply.agents import next_epoch
-from penstock.state.apply.machine import EntryOutcome, LogMachine, Standing
-from penstock.state.commands import (
-    AnyCommand,
-    CondemnObjects,
-    DeleteGroups,
-    DeleteOffsets,
-    DeleteTopic,
-    ExpireProducers,
-    ForgetObjects,
-    InitCluster,
-    RegisterAgent,
-    SetFeatureLevel,
-    TrimLog,
-)
-from penstock.state.entries import Entry, encode_entry
-from penstock.state.pipeline_commands import CloseJob, DropTable, ExpireWriters
-from penstock.state.schema import APPLICATION_ID, FEATURE_LEVEL_MAX, FORMAT_VERSION
 
 CLUSTER_ID_BYTES: Final = 16
 REPLAY_ENTRIES_MAX: Final = 1000
 REPLAY_BYTES_MAX: Final = 4 << 20
 """Bounds of one transaction, when entries are applied again."""
-_FREEING: Final = frozenset(
-    {
-        CloseJob,
-        CondemnObjects,
-        DeleteGroups,
-        DeleteOffsets,
-        DeleteTopic,
-        DropTable,
-        ExpireProducers,
-        ExpireWriters,
-        ForgetObjects,
-        TrimLog,
-    }
-)
-"""Commands that are steps towards deleting something."""
 _AGENT_IDS: Final = (1 << 31) - 1
 _LOCAL_AGENT: Final = "agent"
+
+CommandT = TypeVar("CommandT")
+CommandT_co = TypeVar("CommandT_co", covariant=True)
+AnswerT = TypeVar("AnswerT")
+ChangeT = TypeVar("ChangeT")
+
+
+class OwnedMachine(OrderedMachine, Protocol[CommandT_co]):
+    """The state of a journal that one agent writes."""
+
+    @property
+    def format_version(self) -> int:
+        """See `penstock.replica.StateMachine`."""
+        ...
+
+    def only_agent(self) -> int | None:
+        """The id of the one agent that the state knows; None: it knows none, or several."""
+        ...
+
+    def raising(self, level: int) -> Sequence[CommandT_co]:
+        """The commands that bring the feature level up to `level`; none if it is there."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +73,23 @@ class Prepared:
     frees_space: bool
 
 
-class LocalJournal:
+class LocalJournal(Generic[CommandT, AnswerT, ChangeT]):
     """An agent's end of the journal. `append` and `append_written` by one thread at a time, that
     of the commit lane; all else by any."""
 
     def __init__(
-        self, replica: Replica[EntryOutcome], *, clock: Clock, cluster_id: str, agent_id: int
+        self,
+        replica: Replica[Outcome[AnswerT, ChangeT]],
+        protocol: CommandProtocol[CommandT, AnswerT],
+        *,
+        clock: Clock,
+        cluster_id: str,
+        agent_id: int,
     ) -> None:
         """Use `open`."""
+        self._protocol = protocol
+        self._encode = protocol.encode
+        self._frees_space = protocol.frees_space
         self._replica = replica
         self._clock = clock
         self._next_n = 0
@@ -101,27 +104,30 @@ class LocalJournal:
     @classmethod
     def open(
         cls,
-        path: Path,
+        replica: Replica[Outcome[AnswerT, ChangeT]],
+        machine: OwnedMachine[CommandT],
+        protocol: CommandProtocol[CommandT, AnswerT],
         *,
         clock: Clock,
         random: Random,
         agent_id: int | None = None,
-        fsync: bool = True,
         labels: dict[str, str] | None = None,
         software: str = "",
         endpoint: str = "",
         peer: str = "",
-        level: int = FEATURE_LEVEL_MAX,
+        level: int,
         entries: Callable[[int], Iterable[JournalEntry]] | None = None,
         check_cluster: Callable[[str], None] | None = None,
         journal: JournalFiles | None = None,
-    ) -> "LocalJournal":
-        """Open, or create, the journal at `path`, and register a new epoch of this agent.
+    ) -> "LocalJournal[CommandT, AnswerT, ChangeT]":
+        """Take over the journal of `replica`, and register a new epoch of this agent.
 
         Args:
+            replica: the order's from now on; closed with it, and if this fails.
+            machine: what `replica` applies by, read here as long as nothing else is applied.
+            protocol: the functions of the commands and answers.
             random: gives a new file's cluster id and agent id.
             agent_id: in [1, 2^31); None: the one that the file was made with.
-            fsync: false gives up the last commits in a power cut.
             labels, software, endpoint, peer: what the agent says of itself to others.
             level: the newest feature level that this agent knows; the journal's is raised to this
                 level, unless an agent of it that isn't fenced knows less.
@@ -136,48 +142,39 @@ class LocalJournal:
             CorruptDataError: the file is damaged.
             StorageFullError: no space.
         """
-        machine = LogMachine()
-        replica = Replica.open(path, machine, fsync=fsync, journal=journal)
         try:
-            machine.tables.ensure_loaded()
-            known = machine.tables.meta_text("cluster_id")
+            known = machine.cluster_id()
             if journal is not None and known:
                 journal.cluster_id = known
             if check_cluster is not None and known:
                 check_cluster(known)
             if entries is not None:
                 _apply_again(replica, entries(replica.position))
-            machine.tables.ensure_loaded()
             if check_cluster is not None and not known:
-                check_cluster(machine.tables.meta_text("cluster_id"))
+                check_cluster(machine.cluster_id())
             if agent_id is None:
                 known_id = journal.agent_id if journal is not None else 0
                 agent_id = _agent_id(replica, machine, random, known_id)
             if replica.local(_LOCAL_AGENT) != agent_id:
                 replica.set_local(_LOCAL_AGENT, agent_id)
             if journal is not None:
-                journal.agent_id, journal.format_version = agent_id, FORMAT_VERSION
-            commands: list[AnyCommand] = []
-            cluster_id = machine.tables.meta_text("cluster_id")
-            if not cluster_id:
-                cluster_id = new_cluster_id(random)
-                commands.append(InitCluster(cluster_id=cluster_id))
+                journal.agent_id, journal.format_version = agent_id, machine.format_version
+            cluster_id = machine.cluster_id()
+            new_id = "" if cluster_id else new_cluster_id(random)
+            cluster_id = cluster_id or new_id
             if journal is not None:
                 journal.cluster_id = cluster_id
-            commands.append(
-                RegisterAgent(
-                    agent=agent_id,
-                    labels=labels or {},
-                    software=software,
-                    endpoint=endpoint,
-                    peer=peer,
-                    level_max=level,
-                )
+            identity = AgentIdentity(
+                agent_id=agent_id,
+                labels=labels or {},
+                software=software,
+                endpoint=endpoint,
+                peer=peer,
+                level_max=level,
             )
-            if machine.tables.meta_int("feature_level") < level:
-                commands.append(SetFeatureLevel(level=level))
-            order = cls(replica, clock=clock, cluster_id=cluster_id, agent_id=agent_id)
-            order.epoch = next_epoch(machine.tables, agent_id, floor=epoch_floor(clock.now_ms()))
+            commands = [*protocol.opening(identity, new_id, b""), *machine.raising(level)]
+            order = cls(replica, protocol, clock=clock, cluster_id=cluster_id, agent_id=agent_id)
+            order.epoch = machine.next_epoch(agent_id, floor=epoch_floor(clock.now_ms()))
             order.append(commands)
         except BaseException:
             replica.close()
@@ -220,7 +217,7 @@ class LocalJournal:
         """See `uncommitted_count`."""
         return self._replica.uncommitted_bytes
 
-    def append(self, commands: Sequence[AnyCommand]) -> AppliedEntry:
+    def append(self, commands: Sequence[CommandT]) -> AppliedEntry[AnswerT, ChangeT]:
         """Journal commands as one entry and apply them: durable without a WAL frame.
 
         Raises:
@@ -230,21 +227,16 @@ class LocalJournal:
         """
         return self._append(self.prepare(commands), None)
 
-    def prepare(self, commands: Sequence[AnyCommand]) -> Prepared:
+    def prepare(self, commands: Sequence[CommandT]) -> Prepared:
         """Encode the next entry; nothing is done yet, so that another may be prepared instead."""
         stamp_ms = self._clock.now_ms()
-        body = encode_entry(
-            Entry(
-                agent=self.agent_id,
-                epoch=self.epoch,
-                n=self._next_n,
-                stamp_ms=stamp_ms,
-                commands=list(commands),
-            )
-        )
-        return Prepared(body, stamp_ms, all(type(command) in _FREEING for command in commands))
+        key = EntryKey(self.agent_id, self.epoch, self._next_n)
+        body = self._encode(key, stamp_ms, list(commands))
+        return Prepared(body, stamp_ms, all(map(self._frees_space, commands)))
 
-    def append_written(self, entry: Prepared, write: Callable[[int, int], None]) -> AppliedEntry:
+    def append_written(
+        self, entry: Prepared, write: Callable[[int, int], None]
+    ) -> AppliedEntry[AnswerT, ChangeT]:
         """Apply an entry that `write` makes durable, given its position and journal time.
 
         The database gets it at the next `commit`.
@@ -256,7 +248,9 @@ class LocalJournal:
         """
         return self._append(entry, write)
 
-    def _append(self, entry: Prepared, write: Callable[[int, int], None] | None) -> AppliedEntry:
+    def _append(
+        self, entry: Prepared, write: Callable[[int, int], None] | None
+    ) -> AppliedEntry[AnswerT, ChangeT]:
         applied = self._replica.append(
             entry.body, stamp_ms=entry.stamp_ms, frees_space=entry.frees_space, write=write
         )
@@ -268,8 +262,8 @@ class LocalJournal:
                 "append", f"agent {self.agent_id}", f"entry {self._next_n} was applied before"
             )
         if outcome.standing is Standing.REFUSED:
-            refusal = outcome.answers[0] if outcome.answers else None
-            detail = refusal.detail if isinstance(refusal, Refused) else "refused"
+            refusal = self._protocol.refusal(outcome.answers[0]) if outcome.answers else None
+            detail = refusal.detail if refusal is not None else "refused"
             raise FencedError("append", f"agent {self.agent_id}", detail, "restart this agent")
         self._next_n += 1
         return applied
@@ -325,18 +319,9 @@ class LocalJournal:
         return self._replica.close()
 
 
-def restore(snapshot: Path, path: Path, *, tail: Iterable[JournalEntry] = ()) -> SnapshotInfo:
-    """Make a database from a snapshot and the journal's tail, for `LocalJournal.open`."""
-    return restore_snapshot(
-        snapshot,
-        path,
-        application_id=APPLICATION_ID,
-        format_version=FORMAT_VERSION,
-        tail=tail,
-    )
-
-
-def _apply_again(replica: Replica[EntryOutcome], entries: Iterable[JournalEntry]) -> None:
+def _apply_again(
+    replica: Replica[Outcome[AnswerT, ChangeT]], entries: Iterable[JournalEntry]
+) -> None:
     """Bring the database to where the journal is."""
     for entry in entries:
         replica.apply(entry.body, stamp_ms=entry.time_ms, position=entry.position)
@@ -348,16 +333,19 @@ def _apply_again(replica: Replica[EntryOutcome], entries: Iterable[JournalEntry]
 
 
 def _agent_id(
-    replica: Replica[EntryOutcome], machine: LogMachine, random: Random, known_id: int
+    replica: Replica[Outcome[AnswerT, ChangeT]],
+    machine: OwnedMachine[CommandT],
+    random: Random,
+    known_id: int,
 ) -> AgentId:
     """The id this file's agent has had (`known_id`: by its journal files); else the only one there
     is (a restore); else a new one."""
     kept = known_id or replica.local(_LOCAL_AGENT)
     if isinstance(kept, int):
         return AgentId(kept)
-    agents = machine.tables.execute("SELECT agent FROM agents LIMIT 2").fetchall()
-    if len(agents) == 1:
-        return AgentId(agents[0][0])
+    only = machine.only_agent()
+    if only is not None:
+        return AgentId(only)
     return AgentId(1 + random.below(_AGENT_IDS))
 
 

@@ -7,20 +7,23 @@ A lane makes entries durable and applies them, one turn at a time: the log's hol
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from penstock.model.errors import RetryableError
 from penstock.order.local_journal import LocalJournal
 from penstock.order.port import AppliedEntry, OnApplied
 from penstock.ports.clock import Clock
-from penstock.state.answers import AnyAnswer
-from penstock.state.commands import AnyCommand
+
+CommandT = TypeVar("CommandT")
+CommandT_contra = TypeVar("CommandT_contra", contravariant=True)
+AnswerT = TypeVar("AnswerT")
+ChangeT = TypeVar("ChangeT")
 
 
-class Lane(Protocol):
+class Lane(Protocol[CommandT_contra, AnswerT]):
     """Takes commands to the journal. Event loop only."""
 
-    def submit_commands(self, commands: Sequence[AnyCommand]) -> asyncio.Future[list[AnyAnswer]]:
+    def submit_commands(self, commands: Sequence[CommandT_contra]) -> asyncio.Future[list[AnswerT]]:
         """Journal and apply commands in the order of the calls. One call may be refused for a full
         disk, and the next be taken."""
         ...
@@ -32,22 +35,31 @@ class Lane(Protocol):
         ...
 
 
-class LocalOrder:
+class LocalOrder(Generic[CommandT, AnswerT, ChangeT]):
     """Implements `penstock.order.port.Order`. Never behind: nothing else writes the journal."""
 
-    def __init__(self, journal: LocalJournal, lane: Lane, *, clock: Clock) -> None:
+    def __init__(
+        self,
+        journal: LocalJournal[CommandT, AnswerT, ChangeT],
+        lane: Lane[CommandT, AnswerT],
+        *,
+        clock: Clock,
+    ) -> None:
         self._journal = journal
         self._lane = lane
         self._clock = clock
-        self._on_applied: OnApplied = lambda _: None
-        self._on_answered: OnApplied = lambda _: None
-        self._queue: deque[tuple[Sequence[AnyCommand], asyncio.Future[list[AnyAnswer]]]] = deque()
+        self._on_applied: OnApplied[AnswerT, ChangeT] = lambda _: None
+        self._on_answered: OnApplied[AnswerT, ChangeT] = lambda _: None
+        self._queue: deque[tuple[Sequence[CommandT], asyncio.Future[list[AnswerT]]]] = deque()
         """Submitted calls that are not resolved; the first is in the lane."""
         self.agent_id, self.epoch = journal.agent_id, journal.epoch
         self.position, self.time_ms = journal.position, journal.time_ms
 
     def start(
-        self, *, on_applied: OnApplied | None = None, on_answered: OnApplied | None = None
+        self,
+        *,
+        on_applied: OnApplied[AnswerT, ChangeT] | None = None,
+        on_answered: OnApplied[AnswerT, ChangeT] | None = None,
     ) -> None:
         """Report applied entries from now on; see `penstock.order.port`."""
         self._on_applied = on_applied or self._on_applied
@@ -55,14 +67,14 @@ class LocalOrder:
 
     # -- the port --------------------------------------------------------------------------------
 
-    async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
+    async def commit(self, commands: Sequence[CommandT]) -> list[AnswerT]:
         """See `Committer`."""
         return await self._lane.submit_commands(commands)
 
-    def submit(self, commands: Sequence[AnyCommand]) -> asyncio.Future[list[AnyAnswer]]:
+    def submit(self, commands: Sequence[CommandT]) -> asyncio.Future[list[AnswerT]]:
         """See `Order`. One call is in the lane at a time: the lane may refuse a call for a full
         disk and take the next, which must not overtake it. A turn takes less than a millisecond."""
-        future: asyncio.Future[list[AnyAnswer]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[list[AnswerT]] = asyncio.get_running_loop().create_future()
         self._queue.append((commands, future))
         if len(self._queue) == 1:
             self._next()
@@ -90,12 +102,12 @@ class LocalOrder:
 
     # -- what the lane has applied ---------------------------------------------------------------
 
-    def applied(self, entry: AppliedEntry) -> None:
+    def applied(self, entry: AppliedEntry[AnswerT, ChangeT]) -> None:
         """Report an entry, before its answers are given out."""
         self.position, self.time_ms = entry.position, entry.time_ms
         self._on_applied([entry])
 
-    def answered(self, entry: AppliedEntry, *, has_commands: bool) -> None:
+    def answered(self, entry: AppliedEntry[AnswerT, ChangeT], *, has_commands: bool) -> None:
         """Report that the lane has given out the answers of an entry.
 
         Args:
@@ -112,7 +124,7 @@ class LocalOrder:
     def _next(self) -> None:
         self._lane.submit_commands(self._queue[0][0]).add_done_callback(self._done)
 
-    def _done(self, answered: asyncio.Future[list[AnyAnswer]]) -> None:
+    def _done(self, answered: asyncio.Future[list[AnswerT]]) -> None:
         _, future = self._queue.popleft()
         error = (
             RetryableError("append", "journal", "the server is shutting down")

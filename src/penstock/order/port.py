@@ -9,24 +9,26 @@ waited for those answers have run.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
+from penstock.order.outcome import Outcome
 from penstock.replica import Applied
-from penstock.state.answers import AnyAnswer
-from penstock.state.apply.machine import EntryOutcome
-from penstock.state.commands import AnyCommand
 
 __all__ = ["AppliedEntries", "AppliedEntry", "Committer", "Heads", "OnApplied", "Order"]
 
-AppliedEntry: TypeAlias = Applied[EntryOutcome]
-AppliedEntries: TypeAlias = Sequence[AppliedEntry]
-OnApplied: TypeAlias = Callable[[AppliedEntries], None]
+CommandT_contra = TypeVar("CommandT_contra", contravariant=True)
+AnswerT = TypeVar("AnswerT")
+ChangeT = TypeVar("ChangeT")
+
+AppliedEntry: TypeAlias = Applied[Outcome[AnswerT, ChangeT]]
+AppliedEntries: TypeAlias = Sequence[Applied[Outcome[AnswerT, ChangeT]]]
+OnApplied: TypeAlias = Callable[[Sequence[Applied[Outcome[AnswerT, ChangeT]]]], None]
 
 
-class Committer(Protocol):
+class Committer(Protocol[CommandT_contra, AnswerT]):
     """The part of an order that commits. Event loop only; calls may overlap."""
 
-    async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
+    async def commit(self, commands: Sequence[CommandT_contra]) -> list[AnswerT]:
         """Append commands and return their answers, one per command.
 
         Commands of one call are applied next to one another, in order; calls are applied in the
@@ -60,7 +62,7 @@ class Heads(Protocol):
         ...
 
 
-class Order(Committer, Heads, Protocol):
+class Order(Committer[CommandT_contra, AnswerT], Heads, Protocol[CommandT_contra, AnswerT]):
     """The order of one agent. Event loop only; calls may overlap."""
 
     @property
@@ -84,7 +86,7 @@ class Order(Committer, Heads, Protocol):
         where there was no space to commit them."""
         ...
 
-    def submit(self, commands: Sequence[AnyCommand]) -> asyncio.Future[list[AnyAnswer]]:
+    def submit(self, commands: Sequence[CommandT_contra]) -> asyncio.Future[list[AnswerT]]:
         """Append commands; the future gives their answers.
 
         Calls are applied in the order in which they are made. One whose outcome is unknown is

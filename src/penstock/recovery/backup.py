@@ -29,7 +29,6 @@ from penstock.model.errors import ConflictError, CorruptDataError, RetryableErro
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.objects.once import put_once
 from penstock.objects.origins import ORIGINS_PREFIX
-from penstock.order.local_journal import LocalJournal, restore
 from penstock.ports.clock import Clock
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
@@ -51,6 +50,7 @@ from penstock.replica.snapshot import JournalEntry, SnapshotInfo, write_snapshot
 from penstock.segment import SEGMENTS_PREFIX, BuiltSegment, build_segment, object_key
 from penstock.state.answers import SegmentStored
 from penstock.state.commands import StoreSegment
+from penstock.state.orders import LocalJournal, open_local_journal, restore
 from penstock.state.read.queries import ObjectRow, Queries, StoredRun
 from penstock.wal import WalReader
 
@@ -251,7 +251,7 @@ class _Backup:
         info = write_snapshot(self.live, first)
         restore(first, self.state, tail=self.tail(info.position))
         # The copy needn't be durable: the backup relies on the snapshot, which is synced.
-        return LocalJournal.open(self.state, clock=self.clock, random=self.random, fsync=False)
+        return open_local_journal(self.state, clock=self.clock, random=self.random, fsync=False)
 
     async def _move_wal(self, order: LocalJournal) -> None:
         while True:

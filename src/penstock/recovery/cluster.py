@@ -22,7 +22,7 @@ from penstock.model.errors import (
 )
 from penstock.objects import open_reliable_store
 from penstock.objects.origins import open_origins
-from penstock.order.local_journal import new_cluster_id, restore
+from penstock.order.local_journal import new_cluster_id
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
@@ -43,6 +43,7 @@ from penstock.segment.keys import SEGMENTS_PREFIX
 from penstock.state.apply.machine import LogMachine
 from penstock.state.commands import InitCluster
 from penstock.state.entries import decode_entry
+from penstock.state.orders import restore
 from penstock.state.read.queries import Queries
 from penstock.state.schema import FORMAT_VERSION
 

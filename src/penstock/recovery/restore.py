@@ -17,7 +17,6 @@ from typing import Final
 from penstock.log.upkeep import snapshot_key
 from penstock.model.errors import InvalidRequestError
 from penstock.objects.once import put_once
-from penstock.order.local_journal import restore as restore_state
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
@@ -25,6 +24,7 @@ from penstock.recovery.backup import clear_scratch
 from penstock.recovery.manifest import Manifest
 from penstock.recovery.stored_backup import read_listed, read_manifest, read_state
 from penstock.replica.snapshot import read_snapshot_info, write_snapshot
+from penstock.state.orders import restore as restore_state
 from penstock.state.restored import begin_restored
 
 _SEGMENTS_PREFIX: Final = "segments/"

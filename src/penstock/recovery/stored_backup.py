@@ -12,7 +12,6 @@ from crc32c import crc32c
 from typing_extensions import Buffer
 
 from penstock.model.errors import CorruptDataError, NotFoundError
-from penstock.order.local_journal import restore as restore_state
 from penstock.ports.objects import ObjectStore
 from penstock.recovery.manifest import (
     INCOMPLETE,
@@ -25,6 +24,7 @@ from penstock.recovery.verify import Progress, verify
 from penstock.recovery.verify_report import FindingKind, VerifyReport
 from penstock.replica.archive import Archive
 from penstock.replica.archive_format import parse_snapshot_key
+from penstock.state.orders import restore as restore_state
 from penstock.state.read.queries import ObjectRow, Queries
 
 COPY_BYTES: Final = 8 << 20

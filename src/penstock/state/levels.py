@@ -104,9 +104,20 @@ class KnownLevels:
         """No level that this release knows is missing, so that nothing need be followed."""
         return self.feature_level >= FEATURE_LEVEL_MAX
 
+    @property
+    def ends_epochs(self) -> bool:
+        """Whether an agent may end its own epoch: a fence of itself is known."""
+        return self.feature_level >= INTEGRITY_LEVEL
+
     def agents(self) -> Collection[Agent]:
         """See `Levels`."""
         return self._agents.values()
+
+    def refusal(self, commands: Sequence[AnyCommand]) -> "LevelNotOnError | None":
+        """Return why these must not be submitted now; None: they may be."""
+        if self.feature_level >= FEATURE_LEVEL_MAX:
+            return None
+        return refuse_below_level(self, commands)
 
     def load(self, feature_level: int, agents: Iterable[Agent]) -> None:
         """Begin with a state. `feature_level` 0: none was ever raised."""

@@ -21,7 +21,7 @@ from penstock.log.archive import ArchiveSettings
 from penstock.log.settings import LogSettings
 from penstock.log.wals.claims import WalFolder
 from penstock.model.errors import PenstockError, RetryableError
-from penstock.order.cluster_order import AgentIdentity
+from penstock.order.protocol import AgentIdentity
 from penstock.state.commands import CreateTopic
 from penstock.state.digest_plan import Verdict
 from penstock.state.read.queries import Queries

@@ -18,9 +18,9 @@ from penstock.groups.messages import JoinRequest, Protocol
 from penstock.groups.settings import GroupSettings
 from penstock.groups.state import ClassicGroup
 from penstock.model.errors import PenstockError
-from penstock.order.local_journal import LocalJournal
 from penstock.state.answers import AnyAnswer
 from penstock.state.commands import AnyCommand, CreateTopic
+from penstock.state.orders import LocalJournal, open_local_journal
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView, Topic
 from penstock.testing.randomness import SeededRandom
@@ -84,7 +84,7 @@ class World:
         self.directory, self.settings, self.clock = directory, settings, clock
         self.random = CountingRandom()
         path = directory / "metadata.sqlite"
-        self.order = LocalJournal.open(path, clock=clock, random=self.random, fsync=False)
+        self.order = open_local_journal(path, clock=clock, random=self.random, fsync=False)
         self.queries = Queries(path)
         self.view = StateView.load(self.queries)
         self.committer = OrderCommitter(self.order, self.view)

@@ -21,9 +21,9 @@ from penstock.kafka.settings import KafkaSettings
 from penstock.kafka.wire import schema
 from penstock.model.ids import PartitionKey
 from penstock.model.steps import at_once
-from penstock.order.local_journal import LocalJournal
 from penstock.state.answers import AnyAnswer, Refusal
 from penstock.state.commands import AnyCommand, CreateTopic
+from penstock.state.orders import LocalJournal, open_local_journal
 from penstock.state.read.view import StateView
 from penstock.system import SystemRandom
 from penstock.testing.clock import ManualClock
@@ -52,7 +52,7 @@ class OrderCommitter:
     def apply(self, *commands: AnyCommand) -> list[AnyAnswer]:
         if self._order is None:
             # Tests of connections need none, and opening one costs milliseconds.
-            self._order = LocalJournal.open(
+            self._order = open_local_journal(
                 self._folder / "journal.sqlite",
                 clock=self._clock,
                 random=SystemRandom(),

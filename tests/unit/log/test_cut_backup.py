@@ -18,13 +18,13 @@ from penstock.model.errors import (
     PenstockError,
 )
 from penstock.objects import open_store
-from penstock.order.local_journal import LocalJournal
 from penstock.ports.objects import ObjectInfo, ObjectStore
 from penstock.records.batch import CRC_FROM, stored_header
 from penstock.recovery.manifest import (
     MANIFEST,
 )
 from penstock.recovery.restore import is_unfinished
+from penstock.state.orders import open_local_journal
 from penstock.state.read.queries import Queries
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
@@ -171,7 +171,7 @@ def test_a_cut_restore_leaves_a_directory_that_no_server_opens_and_may_be_done_a
     assert is_unfinished(database)
     assert b"penstock restore" in database.read_bytes()
     with pytest.raises(PenstockError, match="not a database"):
-        LocalJournal.open(database, clock=ManualClock(now_ms=NOW), random=SystemRandom())
+        open_local_journal(database, clock=ManualClock(now_ms=NOW), random=SystemRandom())
     with pytest.raises(PenstockError, match="not a database"):
         Queries(database)
     assert is_unfinished(database), "whoever tried to open it left it as it was"

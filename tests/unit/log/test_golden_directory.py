@@ -17,10 +17,10 @@ from crc32c import crc32c
 
 from penstock.model.errors import CorruptDataError, InvalidRequestError
 from penstock.model.ids import partition_key
-from penstock.order.local_journal import LocalJournal
 from penstock.recovery.verify import Finding
 from penstock.segment import FOOTER_BYTES, parse_job_key
 from penstock.state.answers import BatchStatus
+from penstock.state.orders import open_local_journal
 from penstock.state.read.queries import Queries
 from penstock.state.schema import FORMAT_VERSION, OLDEST_VERSION
 from penstock.system.files import PosixDevice
@@ -145,7 +145,7 @@ def test_it_goes_on_from_there(golden: tuple[Path, dict[str, Any]]) -> None:
 
 def open_order(data: Path) -> None:
     clock = ManualClock(now_ms=NOW)
-    LocalJournal.open(data / "metadata.sqlite", clock=clock, random=SystemRandom()).close()
+    open_local_journal(data / "metadata.sqlite", clock=clock, random=SystemRandom()).close()
 
 
 def test_a_newer_releases_database_is_refused_by_both_versions(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from penstock.model.errors import (
     NotFoundError,
     RetryableError,
 )
-from penstock.order.local_journal import restore
 from penstock.ports.objects import ObjectInfo
 from penstock.recovery.cluster import check_replay
 from penstock.recovery.point_in_time import Moment, RestoredState, restore_state
@@ -25,6 +24,7 @@ from penstock.replica.archive_format import JOURNAL_PREFIX, SNAPSHOTS_PREFIX
 from penstock.replica.beginning import Beginning
 from penstock.replica.snapshot import write_snapshot
 from penstock.state.apply.machine import LogMachine
+from penstock.state.orders import restore
 from penstock.state.read.queries import Queries
 from support.archives import archive_of, archiver_of, keys, open_order, write
 from support.cluster_rig import Cluster, ScriptedStore, passing, run_cluster

@@ -14,9 +14,9 @@ from penstock.log.settings import LogSettings
 from penstock.log.upkeep import SNAPSHOTS_PREFIX, Upkeep, snapshot_key, snapshot_position
 from penstock.model.errors import ConflictError, StorageFullError
 from penstock.model.ids import PartitionKey, partition_key
-from penstock.order.local_journal import LocalJournal, restore
 from penstock.replica import JournalFiles, verify_snapshot
 from penstock.replica.dump import canonical_dump
+from penstock.state.orders import open_local_journal, restore
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
 from penstock.testing.clock import ManualClock
@@ -128,12 +128,12 @@ def test_each_kept_snapshot_and_the_journals_tail_make_the_same_state(
         rebuilt.parent.mkdir()
         restore(snapshot, rebuilt, tail=tail)
         dumps = []
-        order = LocalJournal.open(
+        order = open_local_journal(
             rebuilt, clock=rig.clock, random=SystemRandom(), agent_id=rig.journal.agent_id
         )
         order.close()
         # Opening registers an epoch, as the next entry; so the original gets the same one.
-        rig_again = LocalJournal.open(
+        rig_again = open_local_journal(
             rig.path / "metadata.sqlite", clock=rig.clock, random=SystemRandom()
         )
         rig_again.close()

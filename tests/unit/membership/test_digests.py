@@ -12,8 +12,9 @@ import pytest
 from penstock.log.opening.cluster import open_cluster_order
 from penstock.membership.digests import DigestKeeper
 from penstock.model.errors import CorruptDataError, RetryableError
-from penstock.order.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
+from penstock.order.cluster_order import ClusterOrderSettings
 from penstock.order.digest_pins import DigestPins
+from penstock.order.protocol import AgentIdentity
 from penstock.replica.archive import Archive
 from penstock.replica.difference import aside_of, note_of, read_difference
 from penstock.replica.follower import FollowerSettings
@@ -28,6 +29,7 @@ from penstock.state.commands import (
     SetFeatureLevel,
 )
 from penstock.state.digest_plan import DigestRound, Verdict
+from penstock.state.orders import ClusterOrder
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.state.schema import INTEGRITY_LEVEL

@@ -18,7 +18,6 @@ from penstock.model.errors import (
     StorageFullError,
 )
 from penstock.order.cluster_order import UNSTORED_BYTES_MAX
-from penstock.order.entry_keys import entry_key
 from penstock.replica import Replica, state_digest
 from penstock.state.answers import Done, ProducerIds, TopicCreated
 from penstock.state.apply.machine import LogMachine
@@ -29,6 +28,7 @@ from penstock.state.commands import (
     Heartbeat,
     SetFeatureLevel,
 )
+from penstock.state.entry_keys import entry_key
 from penstock.state.schema import CLUSTER_LEVEL
 from penstock.testing.journal import JournalFaults, SimulatedJournal
 from penstock.testing.randomness import SeededRandom

@@ -17,14 +17,17 @@ from penstock.model.errors import (
 )
 from penstock.order.entry_sender import EntrySender
 from penstock.order.entry_window import UNRESOLVED_MAX
+from penstock.state.answers import AnyAnswer
 from penstock.state.commands import (
     AllocateProducerIds,
+    AnyCommand,
     CommitOffsets,
     CommitRuns,
     Heartbeat,
     SaveGroup,
 )
 from penstock.state.levels import KnownLevels
+from penstock.state.log_protocol import LOG_PROTOCOL
 from penstock.state.schema import FEATURE_LEVEL_MAX
 from penstock.system.backoff import Backoff
 from penstock.testing.journal import JournalFaults, SimulatedJournal
@@ -57,12 +60,13 @@ def _sender(
     stopped: list[PenstockError],
     *,
     appended: Callable[[], None] = lambda: None,
-) -> EntrySender:
+) -> EntrySender[AnyCommand, AnyAnswer]:
     return EntrySender(
         journal,
         agent=1,
         epoch=1,
         clock=VirtualClock(loop),
+        protocol=LOG_PROTOCOL,
         levels=KnownLevels(),
         position=lambda: 0,
         appended=appended,

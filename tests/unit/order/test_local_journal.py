@@ -14,7 +14,7 @@ from penstock.model.errors import (
     InvalidRequestError,
     StorageFullError,
 )
-from penstock.order.local_journal import LocalJournal, restore
+from penstock.order.outcome import Standing
 from penstock.replica import JournalEntry
 from penstock.replica import database as database_module
 from penstock.replica import replica as replica_module
@@ -27,9 +27,9 @@ from penstock.state.answers import (
     RunsCommitted,
     TopicCreated,
 )
-from penstock.state.apply.machine import Standing
 from penstock.state.commands import DeleteTopic, RegisterAgent, SetFeatureLevel
 from penstock.state.entries import ENTRY_VERSION, Entry, encode_entry
+from penstock.state.orders import LocalJournal, open_local_journal, restore
 from penstock.state.pipeline_commands import CloseJob, DropTable, ExpireWriters
 from penstock.state.read.queries import Queries
 from penstock.state.schema import FORMAT_VERSION
@@ -60,10 +60,10 @@ def test_a_new_file_gets_a_cluster_id_and_a_node_id_that_last(tmp_path: Path) ->
 
 def test_an_agent_id_that_is_given_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
-    order = LocalJournal.open(path, clock=TestClock(), random=CountingRandom(), agent_id=42)
+    order = open_local_journal(path, clock=TestClock(), random=CountingRandom(), agent_id=42)
     assert order.agent_id == 42
     order.close()
-    order = LocalJournal.open(path, clock=TestClock(), random=CountingRandom())
+    order = open_local_journal(path, clock=TestClock(), random=CountingRandom())
     assert (order.agent_id, order.epoch) == (42, 2)
     order.close()
 
@@ -178,7 +178,7 @@ def test_an_unknown_entry_in_the_journals_tail_stops_the_start(tmp_path: Path) -
     tail = [JournalEntry(last.position, last.time_ms, last.body.replace(b"topic+", b"topic*"))]
     restore(tmp_path / "snapshot", tmp_path / "restored", tail=tail)
     with pytest.raises(CorruptDataError, match="position 2"):
-        LocalJournal.open(tmp_path / "restored", clock=TestClock(), random=CountingRandom())
+        open_local_journal(tmp_path / "restored", clock=TestClock(), random=CountingRandom())
 
 
 def test_a_feature_level_of_a_later_release_stops(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_snapshot_and_tail_make_an_order_that_goes_on(tmp_path: Path) -> None:
     restore(
         tmp_path / "snapshot", tmp_path / "restored", tail=list(order.journal_after(info.position))
     )
-    copy = LocalJournal.open(tmp_path / "restored", clock=TestClock(), random=CountingRandom())
+    copy = open_local_journal(tmp_path / "restored", clock=TestClock(), random=CountingRandom())
     # A restart of the same agent, as far as the state can tell: its next epoch.
     assert (copy.cluster_id, copy.agent_id, copy.epoch) == (order.cluster_id, order.agent_id, 2)
     applied = copy.append([commit(batch(2, producer=(7, 0, 3))), commit(batch(1), position=200)])

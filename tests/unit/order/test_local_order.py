@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from penstock.model.errors import RetryableError, StorageFullError
-from penstock.order.local_order import LocalOrder
 from penstock.state.answers import AnyAnswer, Done
 from penstock.state.commands import AnyCommand, Noop
+from penstock.state.orders import LocalOrder
 from penstock.testing.clock import ManualClock
 
 

@@ -6,6 +6,7 @@ compared by agent and epoch each time.
 
 from dataclasses import dataclass, field, replace
 
+from penstock.order.outcome import Standing
 from penstock.state.answers import (
     AnyAnswer,
     Done,
@@ -16,7 +17,6 @@ from penstock.state.answers import (
     ShardClaimed,
     WalClaimed,
 )
-from penstock.state.apply.machine import Standing
 from penstock.state.cluster_tables import GROUP_SHARDS, group_shard
 from penstock.state.commands import (
     AnyCommand,

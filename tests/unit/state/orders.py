@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
-from penstock.order.local_journal import LocalJournal
 from penstock.records.sums import pack_crcs
 from penstock.state.commands import CommitRuns, CreateTopic, MovedRun, RunCommit, StoreSegment
+from penstock.state.orders import LocalJournal, open_local_journal
 from penstock.state.rows import StoredRun
 from penstock.state.schema import FEATURE_LEVEL_MAX
 
@@ -49,7 +49,7 @@ def open_order(
     directory: Path, clock: TestClock | None = None, *, level: int = FEATURE_LEVEL_MAX
 ) -> LocalJournal:
     """Without syncs: power cuts are not the question here."""
-    return LocalJournal.open(
+    return open_local_journal(
         directory / "metadata.sqlite",
         clock=clock or TestClock(),
         random=CountingRandom(),

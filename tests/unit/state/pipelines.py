@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from penstock.model.ids import PartitionKey
+from penstock.order.outcome import Standing
 from penstock.records.sums import pack_crcs
 from penstock.replica import Replica
 from penstock.segment import job_object_key
 from penstock.state.answers import AnyAnswer, JobOpened, Refusal, Refused
-from penstock.state.apply.machine import LogMachine, Standing
+from penstock.state.apply.machine import LogMachine
 from penstock.state.commands import CommitRuns, RegisterAgent, RunCommit, SetFeatureLevel
 from penstock.state.entries import Entry, encode_entry
 from penstock.state.pipeline_commands import (

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.model.errors import InvalidRequestError
+from penstock.order.outcome import Standing
 from penstock.replica import Replica
 from penstock.state.answers import (
     AnyAnswer,
@@ -22,7 +23,7 @@ from penstock.state.answers import (
     ShardClaimed,
     WalClaimed,
 )
-from penstock.state.apply.machine import EntryOutcome, LogMachine, Standing
+from penstock.state.apply.machine import EntryOutcome, LogMachine
 from penstock.state.cluster_tables import GROUP_SHARDS, group_shard
 from penstock.state.commands import (
     ClaimShard,

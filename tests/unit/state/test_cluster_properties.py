@@ -10,8 +10,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.order.outcome import Standing
 from penstock.replica import Replica
-from penstock.state.apply.machine import LogMachine, Standing
+from penstock.state.apply.machine import LogMachine
 from penstock.state.cluster_tables import group_shard
 from penstock.state.commands import (
     AnyCommand,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -9,10 +10,12 @@ from hypothesis import strategies as st
 
 from penstock.model.errors import CorruptDataError, OverloadedError
 from penstock.order.clock_skew import SKEW_MS_MAX, ClockSkew
-from penstock.order.entry_keys import EntryKey, entry_key
-from penstock.order.entry_window import Call, EntryWindow, Sending, weigh
+from penstock.order.entry_window import Call, EntryWindow, Sending
+from penstock.order.protocol import EntryKey
+from penstock.state.answers import AnyAnswer
 from penstock.state.commands import (
     AllocateProducerIds,
+    AnyCommand,
     CommitRuns,
     DeleteGroups,
     DeleteOffsets,
@@ -20,6 +23,8 @@ from penstock.state.commands import (
     RunCommit,
 )
 from penstock.state.entries import Entry, decode_entry, encode_entry
+from penstock.state.entry_keys import entry_key
+from penstock.state.log_protocol import LOG_PROTOCOL, weigh
 from penstock.state.schema import STORED_ENTRIES
 
 numbers = st.one_of(
@@ -47,7 +52,13 @@ def test_other_bytes_have_no_key_or_numbers(body: bytes) -> None:
     assert min(key) >= 0
 
 
-def calls(loop: asyncio.AbstractEventLoop, count: int, *, weight: int = 1) -> list[Call]:
+Window = EntryWindow[AnyCommand, AnyAnswer]
+window_of = partial(Window, encode=LOG_PROTOCOL.encode)
+
+
+def calls(
+    loop: asyncio.AbstractEventLoop, count: int, *, weight: int = 1
+) -> list[Call[AnyCommand, AnyAnswer]]:
     return [
         Call([AllocateProducerIds(count=1)], loop.create_future(), weight) for _ in range(count)
     ]
@@ -61,7 +72,7 @@ def loop() -> asyncio.AbstractEventLoop:
 
 
 def test_entries_are_bounded_in_number_and_weight(loop: asyncio.AbstractEventLoop) -> None:
-    window = EntryWindow(agent=1, epoch=2, entries_max=3, entry_weight_max=10)
+    window = window_of(agent=1, epoch=2, entries_max=3, entry_weight_max=10)
     for call in calls(loop, 9, weight=4):
         window.add(call)
     made = [window.next_entry(1) for _ in range(5)]
@@ -71,7 +82,7 @@ def test_entries_are_bounded_in_number_and_weight(loop: asyncio.AbstractEventLoo
 
 
 def test_a_call_above_the_weight_goes_alone(loop: asyncio.AbstractEventLoop) -> None:
-    window = EntryWindow(agent=1, epoch=1, entry_weight_max=10)
+    window = window_of(agent=1, epoch=1, entry_weight_max=10)
     for weight in (1, 50, 1, 1):
         window.add(*calls(loop, 1, weight=weight))
     made = [window.next_entry(1) for _ in range(3)]
@@ -81,7 +92,7 @@ def test_a_call_above_the_weight_goes_alone(loop: asyncio.AbstractEventLoop) -> 
 def test_the_queue_is_bounded_but_takes_one_call_of_any_weight(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
-    window = EntryWindow(agent=1, epoch=1, entries_max=0, queue_weight_max=10)
+    window = window_of(agent=1, epoch=1, entries_max=0, queue_weight_max=10)
     (large,) = calls(loop, 1, weight=1000)
     window.add(large)
     (small,) = calls(loop, 1)
@@ -94,7 +105,7 @@ def test_the_queue_is_bounded_but_takes_one_call_of_any_weight(
 
 def test_a_resent_entry_is_one_that_apply_still_answers() -> None:
     # Had an agent more under way than apply remembers, a repeat could be refused as out of order.
-    assert EntryWindow(agent=1, epoch=1)._entries_max < STORED_ENTRIES
+    assert window_of(agent=1, epoch=1)._entries_max < STORED_ENTRIES
 
 
 fates = st.sampled_from(["kept", "kept", "kept but lost", "lost"])
@@ -105,7 +116,7 @@ def test_whatever_becomes_of_copies_entries_are_resolved_in_order(data: st.DataO
     """Against a journal that keeps copies in any order and apply's rule (n = last + 1)."""
     made = asyncio.new_event_loop()
     made.close()
-    window = EntryWindow(agent=1, epoch=1, entry_weight_max=1)
+    window = window_of(agent=1, epoch=1, entry_weight_max=1)
     for call in calls(made, 12):
         window.add(call)
     journal: deque[int] = deque()

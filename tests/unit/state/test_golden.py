@@ -9,13 +9,14 @@ import pytest
 
 from penstock.model.errors import InvalidRequestError
 from penstock.model.ids import PartitionKey
-from penstock.order.local_journal import restore
+from penstock.order.outcome import Standing
 from penstock.records.sums import batch_sum, partition_seed
 from penstock.replica import Replica, canonical_dump
 from penstock.replica.snapshot import write_snapshot
 from penstock.state.answers import BatchStatus, RunsCommitted
-from penstock.state.apply.machine import EntryOutcome, LogMachine, Standing
+from penstock.state.apply.machine import EntryOutcome, LogMachine
 from penstock.state.leader_epochs import begin_leader_epoch
+from penstock.state.orders import restore
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.state.restored import begin_restored

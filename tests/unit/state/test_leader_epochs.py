@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from penstock.model.epochs import EPOCH_ORIGIN_MS
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
-from penstock.order.local_journal import LocalJournal
 from penstock.state.commands import (
     CommitRuns,
     CreatePartitions,
@@ -25,6 +24,7 @@ from penstock.state.leader_epochs import (
     epoch_of_offset,
     epoch_starts,
 )
+from penstock.state.orders import LocalJournal
 from penstock.state.read.queries import Queries
 from penstock.state.restored import begin_restored
 from penstock.state.schema import FORMAT_VERSION, SCHEMA

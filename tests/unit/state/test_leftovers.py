@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.ids import PartitionKey
-from penstock.order.local_journal import LocalJournal
 from penstock.state import leftovers
 from penstock.state.answers import Done, LeftoversCleared, Refusal, Refused
 from penstock.state.commands import (
@@ -27,6 +26,7 @@ from penstock.state.commands import (
     RunCommit,
     TrimLog,
 )
+from penstock.state.orders import LocalJournal
 from penstock.state.read.queries import Queries
 from penstock.state.schema import PIPELINE_LEVEL
 from unit.state.orders import KEY, TOPIC_ID, batch, commit, open_order, store, topic

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock.order.outcome import Standing
 from penstock.replica import Replica
 from penstock.state.answers import (
     AnyAnswer,
@@ -18,7 +19,7 @@ from penstock.state.answers import (
 )
 from penstock.state.apply import jobs as apply_jobs
 from penstock.state.apply import topics as apply_topics
-from penstock.state.apply.machine import LogMachine, Standing
+from penstock.state.apply.machine import LogMachine
 from penstock.state.commands import (
     DeleteTopic,
     Heartbeat,

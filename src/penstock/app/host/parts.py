@@ -30,9 +30,8 @@ from penstock.log.layout import DataLayout
 from penstock.log.wals.host_wals import HostWals
 from penstock.model.errors import InvalidRequestError
 from penstock.objects import open_store
-from penstock.order.host.hub import WorkerHub
-from penstock.order.host.order import HostOrder
 from penstock.order.host.streams import socket_path
+from penstock.state.orders import HostOrder, WorkerHub
 from penstock.system.lock import DirectoryLock
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from penstock.log.append.plan import PartitionAppend, take_answer
 from penstock.log.append.stored import Stored, plan_commit
 from penstock.model.errors import FatalStorageError, PenstockError, RetryableError
 from penstock.model.ids import TopicKey, topic_key_of
-from penstock.order.port import Order
 from penstock.ports.clock import Clock
 from penstock.state.answers import AnyAnswer, Refused, RunsCommitted
+from penstock.state.order_types import Order
 from penstock.system import background
 from penstock.system.heard import Cause, heard
 

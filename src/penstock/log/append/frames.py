@@ -12,10 +12,11 @@ from typing import Final, Protocol
 from penstock.log.append.group_commit import GroupCommit
 from penstock.log.append.plan import FramePlan, run_commits
 from penstock.model.errors import InvalidRequestError, StorageFullError
-from penstock.order.local_journal import LocalJournal, Prepared
-from penstock.order.port import AppliedEntry
+from penstock.order.local_journal import Prepared
 from penstock.ports.clock import Clock
 from penstock.state.commands import AnyCommand, CommitRuns, Relay
+from penstock.state.order_types import AppliedEntry
+from penstock.state.orders import LocalJournal
 from penstock.system.heard import Cause, heard
 from penstock.wal import WalPlace
 

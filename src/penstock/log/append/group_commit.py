@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from penstock.log.append.plan import FramePlan, PartitionAppend
 from penstock.model.errors import PenstockError
-from penstock.order.port import AppliedEntry
 from penstock.state.answers import AnyAnswer
 from penstock.state.commands import AnyCommand
+from penstock.state.order_types import AppliedEntry
 from penstock.wal import WalPlace
 
 

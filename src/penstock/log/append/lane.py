@@ -28,11 +28,11 @@ from penstock.log.append.group_commit import AppendRequest, CommandRequest, Grou
 from penstock.log.append.plan import plan_frame, take_answer
 from penstock.log.settings import LogSettings
 from penstock.model.errors import RetryableError, StorageFullError
-from penstock.order.local_journal import LocalJournal
 from penstock.ports.clock import Clock
 from penstock.state.answers import AnyAnswer, RunsCommitted
 from penstock.state.commands import AnyCommand
 from penstock.state.levels import Levels, refuse_below_level
+from penstock.state.orders import LocalJournal
 
 logger = logging.getLogger(__name__)
 

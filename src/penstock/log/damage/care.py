@@ -19,10 +19,10 @@ from penstock.log.partitions import Partitions
 from penstock.log.reads import Reads
 from penstock.log.settings import LogSettings
 from penstock.log.state_queries import StateQueries
-from penstock.order.port import Committer
 from penstock.ports.clock import Clock
 from penstock.ports.objects import FileStore, ObjectStore
 from penstock.state.changes import RunsMoved
+from penstock.state.order_types import Committer
 from penstock.state.read.view import StateView
 from penstock.wal import WalReader
 

@@ -22,7 +22,6 @@ from penstock.log.fetch.run_checks import RunChecks
 from penstock.log.numbers import ObjectNumbers
 from penstock.model.errors import ConflictError, InvalidRequestError
 from penstock.model.ids import PartitionKey, partition_of
-from penstock.order.port import Committer
 from penstock.ports.objects import ObjectStore
 from penstock.records.batch import (
     CRC_FROM,
@@ -38,6 +37,7 @@ from penstock.segment import BuiltSegment, RunDescriber, build_segment
 from penstock.state.apply.loss import offsets_between
 from penstock.state.commands import RestoredRun
 from penstock.state.leader_epochs import epoch_of_offset
+from penstock.state.order_types import Committer
 from penstock.state.read.queries import Queries
 
 logger = logging.getLogger(__name__)

@@ -21,11 +21,11 @@ from penstock.log.fetch.run_checks import RunChecks, place_of
 from penstock.log.findings import DamagedError, Damages
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey
-from penstock.order.port import Committer
 from penstock.state.answers import LossAccepted
 from penstock.state.apply.loss import offsets_between
 from penstock.state.commands import RestoreRuns
 from penstock.state.levels import Levels, refuse_below_level
+from penstock.state.order_types import Committer
 from penstock.state.read.queries import Queries
 from penstock.state.rows import StoredRun
 

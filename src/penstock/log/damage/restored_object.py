@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from penstock.log.numbered_put import put_numbered
 from penstock.log.numbers import ObjectNumbers
 from penstock.model.errors import RetryableError
-from penstock.order.port import Committer
 from penstock.ports.objects import ObjectStore
 from penstock.segment import BuiltSegment
 from penstock.state.answers import Refusal, RunsRestored
 from penstock.state.commands import RestoredRun, RestoreRuns
+from penstock.state.order_types import Committer
 
 
 async def put_restored(

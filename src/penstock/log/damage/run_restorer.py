@@ -21,10 +21,10 @@ from penstock.log.fetch.run_checks import RunChecks
 from penstock.log.numbers import ObjectNumbers
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey, partition_of
-from penstock.order.port import Committer
 from penstock.ports.objects import ObjectStore
 from penstock.segment import BuiltSegment, build_segment
 from penstock.state.commands import RestoredRun
+from penstock.state.order_types import Committer
 from penstock.state.rows import StoredRun
 from penstock.system.heard import Cause, heard
 

@@ -17,7 +17,6 @@ from typing import Final, TypeVar
 
 from penstock.log.history.archived_loss import first_unproven
 from penstock.model.errors import CorruptDataError
-from penstock.order.port import Order
 from penstock.ports.journal import Journal
 from penstock.replica import Replica
 from penstock.replica.archive import Archive
@@ -28,6 +27,7 @@ from penstock.state.answers import HistoryNoted
 from penstock.state.apply.machine import LogMachine
 from penstock.state.commands import NoteLostHistory
 from penstock.state.levels import LevelNotOnError
+from penstock.state.order_types import Order
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.state.rows import LostHistory, LostReason

@@ -36,13 +36,13 @@ from penstock.model.errors import (
     PenstockError,
 )
 from penstock.model.ids import PartitionKey
-from penstock.order.port import Order
 from penstock.ports.journal import Journal
 from penstock.ports.objects import ObjectStore
 from penstock.records.batch import BatchLimits, check_batch, stored_header
 from penstock.replica.archive import Archive
 from penstock.state.answers import BatchStatus, Done, Refused, SegmentStored
 from penstock.state.commands import CloseHistory, CreateTopic, StoreSegment
+from penstock.state.order_types import Order
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.state.rows import LostHistory

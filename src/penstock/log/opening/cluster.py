@@ -26,7 +26,8 @@ from penstock.model.errors import (
     OtherClusterError,
     RetryableError,
 )
-from penstock.order.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
+from penstock.order.cluster_order import ClusterOrderSettings
+from penstock.order.protocol import AgentIdentity
 from penstock.ports.clock import Clock
 from penstock.ports.device import Device
 from penstock.ports.journal import Journal
@@ -41,6 +42,7 @@ from penstock.replica.difference import aside_of, set_aside_if_different
 from penstock.replica.history import PresentHistory
 from penstock.replica.marks import RowMark
 from penstock.state.apply.machine import LogMachine
+from penstock.state.orders import ClusterOrder, begin_cluster_order
 from penstock.system.heard import Cause, heard
 from penstock.system.waiting import wait
 
@@ -92,7 +94,7 @@ async def open_cluster_order(
             executor, partial(Replica.open, path, machine, fsync=False, keeps_journal=False)
         )
         try:
-            return await ClusterOrder.open(
+            return await begin_cluster_order(
                 journal,
                 replica,
                 machine,

@@ -17,12 +17,12 @@ from penstock.log.opening.rebuild import NOT_OURS, SNAPSHOTS_FOLDER, find_fault,
 from penstock.log.opening.state_check import fault_at_start
 from penstock.log.wals.names import new_wal_name, read_wal_name, refuse_others_wal
 from penstock.model.errors import CorruptDataError, OtherClusterError
-from penstock.order.local_journal import LocalJournal
 from penstock.ports.clock import Clock
 from penstock.ports.device import Device
 from penstock.ports.random import Random
 from penstock.replica import JournalEntry, JournalFiles
 from penstock.replica.bootstrap import drop_replica
+from penstock.state.orders import LocalJournal, open_local_journal
 from penstock.state.read.queries import Queries
 from penstock.state.schema import FORMAT_VERSION
 from penstock.wal import WalWriter, entries_after
@@ -57,7 +57,7 @@ def open_journal(
         checks_state: whether a database that was not left in good order is compared with the
             journal.
 
-    Raises: as `LocalJournal.open`, and
+    Raises: as `open_local_journal`, and
         CorruptDataError: an entry is damaged or missing, or all of the WAL.
         OtherClusterError: the WAL holds records of another cluster than the journal.
     """
@@ -75,7 +75,7 @@ def open_journal(
         rebuild(path, device, journal, fault=fault, snapshots=snapshots)
 
     def open_once() -> LocalJournal:
-        return LocalJournal.open(
+        return open_local_journal(
             path,
             clock=clock,
             random=random,

@@ -30,7 +30,6 @@ from penstock.log.settings import LogSettings
 from penstock.model.ids import PartitionKey, partition_key, partition_of
 from penstock.model.table_names import TABLE_WRITER_PREFIX, table_name
 from penstock.model.topic_configs import TopicSettings, topic_settings
-from penstock.order.port import Committer
 from penstock.ports.objects import ObjectStore
 from penstock.state.ages import Ages
 from penstock.state.answers import Condemned, LeftoversCleared
@@ -43,6 +42,7 @@ from penstock.state.commands import (
 )
 from penstock.state.journal_time import AGREEMENT_MS
 from penstock.state.leftovers import ROWS_PER_COMMAND
+from penstock.state.order_types import Committer
 from penstock.state.pipeline_commands import CloseJob, ExpireWriters
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView, Topic

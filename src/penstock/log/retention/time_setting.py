@@ -10,12 +10,12 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from penstock.order.port import Committer
 from penstock.state.ages import Ages
 from penstock.state.answers import JournalTimeSet, Refused
 from penstock.state.apply.journal_clock import ROWS_PER_COMMAND
 from penstock.state.commands import SetJournalTime
 from penstock.state.journal_time import AGREEMENT_MS
+from penstock.state.order_types import Committer
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.state.schema import INTEGRITY_LEVEL

@@ -32,12 +32,12 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.model.ids import PartitionKey, partition_of, topic_key_of
-from penstock.order.port import Committer
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.segment import build_segment
 from penstock.state.answers import Refused, SegmentStored
 from penstock.state.commands import MovedRun, StoreSegment
+from penstock.state.order_types import Committer
 from penstock.state.read.queries import Queries, StoredRun
 from penstock.state.read.view import StateView
 from penstock.state.rows import GENERATION_MASK

@@ -23,11 +23,11 @@ from penstock.log.wals.names import (
     write_wal_name,
 )
 from penstock.model.errors import ConflictError, RetryableError
-from penstock.order.port import Committer
 from penstock.ports.device import Device
 from penstock.ports.random import Random
 from penstock.state.answers import Refusal, Refused, WalClaimed
 from penstock.state.commands import ClaimWal
+from penstock.state.order_types import Committer
 from penstock.state.read.queries import Queries
 from penstock.state.rows import StoredRun
 from penstock.wal import DamagedStretch, RecoveryReport, WalReader, WalWriter

@@ -12,7 +12,7 @@ from penstock.log.wals.parts import LogParts
 from penstock.log.wals.spare import SpareFile
 from penstock.model.errors import RetryableError
 from penstock.model.ids import TopicKey
-from penstock.order.local_order import LocalOrder
+from penstock.state.orders import LocalOrder
 from penstock.wal import WalReader, WalWriter
 
 

@@ -16,9 +16,9 @@ from penstock.log.numbers import ObjectNumbers
 from penstock.log.settings import LogSettings
 from penstock.log.state_queries import StateQueries
 from penstock.log.upload.uploader import Syncs, Uploader, WalFiles
-from penstock.order.port import Order
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
+from penstock.state.order_types import Order
 from penstock.state.read.view import StateView
 from penstock.wal import DamagedStretch, WalReader
 

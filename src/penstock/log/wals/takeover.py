@@ -26,8 +26,8 @@ from penstock.model.errors import (
     PenstockError,
     RetryableError,
 )
-from penstock.order.port import Committer
 from penstock.ports.device import Device
+from penstock.state.order_types import Committer
 from penstock.state.read.queries import Queries
 from penstock.system import background
 from penstock.system.heard import Cause, heard

@@ -6,7 +6,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
+
+import msgspec
 
 from penstock.model.errors import PenstockError
 from penstock.order.host.messages import (
@@ -23,13 +25,11 @@ from penstock.order.host.messages import (
     Welcome,
     decode_to_writer,
     encode,
-    pack_changes,
 )
+from penstock.order.host.relaying import RelayProtocol
 from penstock.order.host.streams import read_message, send
 from penstock.order.port import AppliedEntry, Committer
-from penstock.state.answers import Refused, Relayed
-from penstock.state.commands import Relay
-from penstock.state.entries import decode_entry
+from penstock.order.protocol import EntryRefusal
 from penstock.system import background
 from penstock.system.heard import Cause, heard
 
@@ -38,11 +38,17 @@ logger = logging.getLogger(__name__)
 BEHIND_BYTES_MAX: Final = 64 << 20
 
 
-class WorkerHub:
+CommandT = TypeVar("CommandT")
+AnswerT = TypeVar("AnswerT")
+ChangeT = TypeVar("ChangeT")
+
+
+class WorkerHub(Generic[CommandT, AnswerT, ChangeT]):
     """Serves the workers of one data directory. Event loop only.
 
     Args:
         committer: the writer's own; orders what it is given, in the order of the calls.
+        relaying: the functions that the messages take.
         position: of the last entry that was published.
         flush: brings the SQLite file up to all that is applied; gives its position.
         is_clock_doubted: whether nothing may go by age now.
@@ -53,7 +59,8 @@ class WorkerHub:
         *,
         path: Path,
         cluster_id: str,
-        committer: Committer,
+        committer: Committer[CommandT, AnswerT],
+        relaying: RelayProtocol[CommandT, AnswerT, ChangeT],
         position: Callable[[], int],
         flush: Callable[[], Awaitable[int]],
         is_clock_doubted: Callable[[], bool] = lambda: False,
@@ -61,6 +68,8 @@ class WorkerHub:
         self.path = path
         self._cluster_id = cluster_id
         self._committer = committer
+        self._relaying = relaying
+        self._pack_changes = relaying.pack_changes
         self._position = position
         self._flush = flush
         self._is_clock_doubted = is_clock_doubted
@@ -96,7 +105,7 @@ class WorkerHub:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.path.unlink(missing_ok=True)
 
-    def publish(self, entry: AppliedEntry, *, hidden_position: int = 0) -> None:
+    def publish(self, entry: AppliedEntry[AnswerT, ChangeT], *, hidden_position: int = 0) -> None:
         """Send all workers an applied entry's changes. Call it before the answers are given out.
 
         Args:
@@ -108,7 +117,7 @@ class WorkerHub:
             AppliedChanges(
                 entry.position,
                 entry.time_ms,
-                pack_changes(entry.outcome.changes),
+                self._pack_changes(entry.outcome.changes),
                 hidden_position,
                 self._is_clock_doubted(),
             )
@@ -174,24 +183,18 @@ class WorkerHub:
         task.add_done_callback(self._tasks.discard)
 
     async def _relay(self, writer: asyncio.StreamWriter, token: int, body: bytes) -> None:
-        entry = decode_entry(body, position=0)
-        relay = Relay(
-            agent=entry.agent,
-            epoch=entry.epoch,
-            n=entry.n,
-            commands=entry.commands,
-            stamp_ms=entry.stamp_ms,
-        )
+        relay = self._relaying.relay(body)
         try:
             (answer,) = await self._committer.commit([relay])
         except PenstockError as error:
             send(writer, encode(EntryRefused(token, str(error))))
             return
-        if isinstance(answer, Refused):
-            send(writer, encode(EntryRefused(token, f"{answer.reason.name}: {answer.detail}")))
+        found = self._relaying.relayed(answer)
+        if isinstance(found, EntryRefusal):
+            send(writer, encode(EntryRefused(token, f"{found.reason}: {found.detail}")))
             return
-        assert isinstance(answer, Relayed), answer
-        send(writer, encode(EntryApplied(token, self._position(), answer.standing, answer.answers)))
+        answers = msgspec.Raw(self._relaying.encode_answers(found.answers))
+        send(writer, encode(EntryApplied(token, self._position(), found.standing, answers)))
 
     async def _answer_flush(self, writer: asyncio.StreamWriter, token: int) -> None:
         try:

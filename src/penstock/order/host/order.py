@@ -10,7 +10,7 @@ import itertools
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 from penstock.model.epochs import epoch_floor
 from penstock.model.errors import (
@@ -19,8 +19,6 @@ from penstock.model.errors import (
     PenstockError,
     RetryableError,
 )
-from penstock.order.cluster_order import AgentIdentity
-from penstock.order.entry_keys import entry_key
 from penstock.order.entry_sender import EntrySender
 from penstock.order.host.messages import (
     AppliedChanges,
@@ -37,18 +35,15 @@ from penstock.order.host.messages import (
     Welcome,
     decode_to_worker,
     encode,
-    unpack_changes,
 )
+from penstock.order.host.relaying import RelayProtocol, SharedState
 from penstock.order.host.streams import check_own, read_message, send
+from penstock.order.outcome import Outcome, Standing
 from penstock.order.port import OnApplied
+from penstock.order.protocol import AgentIdentity, CommandProtocol, Levels
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 from penstock.replica import Applied
-from penstock.state.answers import AnyAnswer
-from penstock.state.apply.machine import EntryOutcome, Standing
-from penstock.state.commands import AnyCommand, RegisterAgent
-from penstock.state.levels import KnownLevels
-from penstock.state.read.queries import Queries
 from penstock.system import background
 from penstock.system.backoff import Backoff
 from penstock.system.heard import Cause, heard
@@ -65,6 +60,9 @@ CONFIRM_TIMEOUT_S: Final = 5.0
 _TOKEN_BYTES: Final = 16
 _AWAY: Final = "the worker that writes the journal is away"
 
+CommandT = TypeVar("CommandT")
+AnswerT = TypeVar("AnswerT")
+ChangeT = TypeVar("ChangeT")
 T = TypeVar("T")
 
 
@@ -72,24 +70,35 @@ class _MissedError(RetryableError):
     """An entry's changes didn't come."""
 
 
-class HostOrder:
+class HostOrder(Generic[CommandT, AnswerT, ChangeT]):
     """One worker's end of the order. Event loop only: `open`, then `start`, at last `close`.
 
     Args:
-        queries: gives the loop's connection to the shared file, once that is there.
+        state: the shared file, which is there once `open` has returned.
+        levels: those of that state, as of the last `load_levels`.
+        protocol: the functions of the commands and answers.
+        relaying: the functions that the messages take.
     """
 
     def __init__(
         self,
         *,
         path: Path,
-        queries: Callable[[], Queries],
+        state: SharedState,
+        levels: Levels[CommandT, ChangeT],
+        protocol: CommandProtocol[CommandT, AnswerT],
+        relaying: RelayProtocol[CommandT, AnswerT, ChangeT],
         identity: AgentIdentity,
         clock: Clock,
         random: Random,
     ) -> None:
         self._path = path
-        self._queries = queries
+        self._state = state
+        self._levels = levels
+        self._protocol = protocol
+        self._relaying = relaying
+        self._key_of = protocol.key_of
+        self._unpack_changes = relaying.unpack_changes
         self._identity = identity
         self._clock = clock
         self._random = random
@@ -97,13 +106,13 @@ class HostOrder:
         self._writer: asyncio.StreamWriter | None = None
         self._tokens = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[ToWorker]] = {}
-        self._on_applied: OnApplied = lambda _: None
-        self._on_answered: OnApplied = lambda _: None
+        self._on_applied: OnApplied[AnswerT, ChangeT] = lambda _: None
+        self._on_answered: OnApplied[AnswerT, ChangeT] = lambda _: None
         self._on_reset: Callable[[], int] = lambda: 0
         self._on_stopped: Callable[[PenstockError], None] = lambda _: None
         self._following: asyncio.Task[None] | None = None
         self._confirming: asyncio.Task[None] | None = None
-        self._sender: EntrySender | None = None
+        self._sender: EntrySender[CommandT, AnswerT] | None = None
         self.agent_id = identity.agent_id
         self.cluster_id = ""
         self.epoch = 0
@@ -112,7 +121,6 @@ class HostOrder:
         self.is_clock_doubted = False
         """Whether nothing may go by age now: the writer knows more of its clock's past."""
         self._hidden_position = 0
-        self._levels = KnownLevels()
         self.head_confirmed_s = clock.monotonic_s()
         self.answering_since_s: float | None = None
 
@@ -123,10 +131,10 @@ class HostOrder:
     async def start(
         self,
         *,
-        on_applied: OnApplied,
+        on_applied: OnApplied[AnswerT, ChangeT],
         on_reset: Callable[[], int],
         on_stopped: Callable[[PenstockError], None],
-        on_answered: OnApplied = lambda _: None,
+        on_answered: OnApplied[AnswerT, ChangeT] = lambda _: None,
     ) -> None:
         """Follow, and open an epoch of this agent.
 
@@ -145,14 +153,14 @@ class HostOrder:
 
     # -- the port --------------------------------------------------------------------------------
 
-    def submit(self, commands: Sequence[AnyCommand]) -> asyncio.Future[list[AnyAnswer]]:
+    def submit(self, commands: Sequence[CommandT]) -> asyncio.Future[list[AnswerT]]:
         """See `Order`."""
         assert self._sender is not None
         return self._sender.submit(commands).future
 
     async def commit(
-        self, commands: Sequence[AnyCommand], *, timeout_s: float = COMMIT_TIMEOUT_S
-    ) -> list[AnyAnswer]:
+        self, commands: Sequence[CommandT], *, timeout_s: float = COMMIT_TIMEOUT_S
+    ) -> list[AnswerT]:
         """See `Committer`."""
         assert self._sender is not None
         call = self._sender.submit(commands)
@@ -171,7 +179,7 @@ class HostOrder:
     @property
     def shows_answers(self) -> bool:
         """See `Order`: whether the file holds them."""
-        if self._hidden_position and self._queries().position() >= self._hidden_position:
+        if self._hidden_position and self._state.position() >= self._hidden_position:
             self._hidden_position = 0
         return not self._hidden_position
 
@@ -216,48 +224,36 @@ class HostOrder:
             raise RetryableError("append", "journal", answer.text)
         assert isinstance(answer, EntryApplied), answer
         assert self._sender is not None
-        outcome = EntryOutcome(Standing(answer.standing), answer.answers, [])
+        answers = self._relaying.decode_answers(answer.answers)
+        outcome: Outcome[AnswerT, ChangeT] = Outcome(Standing(answer.standing), answers, [])
         entry = Applied(answer.position, self.time_ms, outcome, body)
-        self._sender.settle(entry_key(body).n, entry)
+        self._sender.settle(self._key_of(body).n, entry)
         return answer.position
 
     # -- inside ----------------------------------------------------------------------------------
 
     async def _register(self) -> None:
-        self.epoch = self._queries().next_epoch(
-            self.agent_id, floor=epoch_floor(self._clock.now_ms())
-        )
+        floor = epoch_floor(self._clock.now_ms())
+        self.epoch = self._state.next_epoch(self.agent_id, floor=floor)
         self._sender = EntrySender(
             self,
             agent=self.agent_id,
             epoch=self.epoch,
             clock=self._clock,
+            protocol=self._protocol,
             levels=self._levels,
             position=lambda: self.position,
             appended=lambda: None,
             stopped=self._end,
             backoff=SEND_AGAIN,
         )
-        identity = self._identity
-        await self.commit(
-            [
-                RegisterAgent(
-                    agent=self.agent_id,
-                    labels=identity.labels,
-                    software=identity.software,
-                    endpoint=identity.endpoint,
-                    peer=identity.peer,
-                    level_max=identity.level_max,
-                    token=self._random.token_bytes(_TOKEN_BYTES),
-                )
-            ]
-        )
+        token = self._random.token_bytes(_TOKEN_BYTES)
+        await self.commit(self._protocol.opening(self._identity, "", token))
 
     def _reset(self) -> None:
         """Begin with what the file holds."""
         self.position = self._on_reset()
-        queries = self._queries()
-        self._levels.load(queries.feature_level(), queries.agents())
+        self._state.load_levels()
 
     def _end(self, error: PenstockError) -> None:
         self._on_stopped(error)
@@ -359,10 +355,10 @@ class HostOrder:
             )
         self.position, self.time_ms = message.position, message.time_ms
         self.is_clock_doubted = message.is_clock_doubted
-        changes = unpack_changes(message.changes)
+        changes = self._unpack_changes(message.changes)
         if not self._levels.is_highest:
             self._levels.follow(changes)
-        outcome = EntryOutcome(Standing.APPLIED, [], changes)
+        outcome: Outcome[AnswerT, ChangeT] = Outcome(Standing.APPLIED, [], changes)
         applied = [Applied(message.position, message.time_ms, outcome)]
         self._on_applied(applied)
         # The answer, where it is this worker's entry, comes as the next message.

@@ -6,13 +6,12 @@ meaning changes only behind a feature level. What applying does per kind of comm
 pipeline's in `apply_jobs`, `apply_replace`, `apply_writes` and `apply_progress`.
 """
 
-import enum
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from penstock.model.errors import CorruptDataError, InvalidRequestError
+from penstock.order.outcome import Outcome, Standing
 from penstock.state import commands, journal_time, migration, pipeline_commands
 from penstock.state.answers import AnyAnswer, Refusal, Refused, Relayed
 from penstock.state.apply import agents as apply_agents
@@ -50,6 +49,8 @@ from penstock.state.schema import (
 from penstock.state.tables import AgentRow, Tables
 
 Handler = Callable[[ApplyContext, Any], AnyAnswer]
+EntryOutcome: TypeAlias = Outcome[AnyAnswer, Change]
+"""The outcome of an entry of the log."""
 
 
 def _from_level(level: int, handler: Handler) -> Handler:
@@ -110,27 +111,6 @@ _HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
     commands.NoteLostHistory: apply_histories.note_lost_history,
     commands.CloseHistory: apply_histories.close_history,
 }
-
-
-class Standing(enum.IntEnum):
-    """The ways in which an entry's key decides about it."""
-
-    APPLIED = enum.auto()
-    REPEATED = enum.auto()
-    """One of the agent's last entries: nothing changed, the answers are the first ones."""
-    REFUSED = enum.auto()
-    """Nothing changed; each answer says why."""
-
-
-@dataclass(slots=True)
-class EntryOutcome:
-    """The outcome of one entry. `answers`: one per command."""
-
-    standing: Standing
-    answers: list[AnyAnswer]
-    changes: list[Change]
-    asks_digest: bool = False
-    """The state of this position is to be hashed (`AskDigest`)."""
 
 
 class LogMachine:
@@ -212,7 +192,7 @@ class LogMachine:
         """See `StateMachine`."""
         if not body:
             # The seal of a position that no entry took in the end.
-            return EntryOutcome(Standing.APPLIED, [], [])
+            return Outcome(Standing.APPLIED, [], [])
         decoded, self._decoded = self._decoded, None
         if decoded is not None and decoded[0] is body:
             entry = decoded[1]
@@ -240,7 +220,7 @@ def apply_entry(tables: Tables, position: int, time_ms: int, entry: Entry) -> En
     answers = [handlers[type(command)](context, command) for command in entry.commands]
     agent.last_n = entry.n
     tables.store_entry(entry.agent, entry.epoch, entry.n, position, answers)
-    return EntryOutcome(Standing.APPLIED, answers, context.changes, context.asks_digest)
+    return Outcome(Standing.APPLIED, answers, context.changes, context.asks_digest)
 
 
 def relay(context: ApplyContext, command: Relay) -> AnyAnswer:
@@ -284,7 +264,7 @@ def _settle_unusual(tables: Tables, entry: Entry, agent: AgentRow | None) -> Ent
     if agent.last_n - STORED_ENTRIES < entry.n <= agent.last_n:
         stored = tables.stored_answers(entry.agent, entry.epoch, entry.n)
         if stored is not None:
-            return EntryOutcome(Standing.REPEATED, stored, [])
+            return Outcome(Standing.REPEATED, stored, [])
     if agent.fenced:
         return _refused(entry, Refusal.FENCED_AGENT, f"epoch {entry.epoch} was ended by another")
     return _refused(
@@ -301,7 +281,7 @@ def _registers(entry: Entry) -> bool:
 
 def _refused(entry: Entry, reason: Refusal, detail: str) -> EntryOutcome:
     refusal = Refused(reason, detail)
-    return EntryOutcome(Standing.REFUSED, [refusal for _ in entry.commands], [])
+    return Outcome(Standing.REFUSED, [refusal for _ in entry.commands], [])
 
 
 def _open_epoch(context: ApplyContext, entry: Entry) -> None:

@@ -23,12 +23,13 @@ from penstock.model.errors import (
     PenstockError,
     RetryableError,
 )
-from penstock.order.cluster_order import AgentIdentity, ClusterOrder
+from penstock.order.protocol import AgentIdentity
 from penstock.ports.journal import JournalHead, JournalRow
 from penstock.replica.archive_format import SnapshotName
 from penstock.replica.beginning import Beginning, encode_beginning
 from penstock.replica.bootstrap import Bootstrapped
 from penstock.replica.marks import RowMark
+from penstock.state.orders import ClusterOrder
 from penstock.testing.clock import ManualClock
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.randomness import SeededRandom

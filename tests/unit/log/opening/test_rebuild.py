@@ -12,9 +12,9 @@ from penstock.log.opening.rebuild import bases
 from penstock.log.upkeep import SNAPSHOTS_PREFIX
 from penstock.model.errors import CorruptDataError
 from penstock.model.ids import partition_key
-from penstock.order.local_journal import LocalJournal
 from penstock.replica import JournalFiles
 from penstock.replica.dump import canonical_dump
+from penstock.state.orders import open_local_journal
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
 from penstock.testing.clock import ManualClock
@@ -277,7 +277,7 @@ def test_entries_that_the_database_alone_holds_force_a_snapshot(tmp_path: Path) 
     run_rig(tmp_path, fill)
     # Journaled in the database's own table, as releases before did.
     path = tmp_path / "metadata.sqlite"
-    LocalJournal.open(path, clock=ManualClock(now_ms=NOW), random=SystemRandom()).close()
+    open_local_journal(path, clock=ManualClock(now_ms=NOW), random=SystemRandom()).close()
     run_rig(tmp_path, keep, snapshot_entries=10**9, snapshot_interval_ms=10**12)
     path.unlink()
     run_rig(tmp_path, check)

@@ -20,11 +20,12 @@ from penstock.log.wals.names import (
 )
 from penstock.model.errors import CorruptDataError, NotFoundError, OtherClusterError
 from penstock.model.ids import PartitionKey
-from penstock.order.cluster_order import AgentIdentity, ClusterOrder
+from penstock.order.protocol import AgentIdentity
 from penstock.ports.device import Device
 from penstock.recovery.verify_journal import verify_journal
 from penstock.recovery.verify_report import FindingKind, VerifyReport
 from penstock.state.answers import BatchStatus
+from penstock.state.orders import ClusterOrder
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
 from penstock.testing.clock import ManualClock

@@ -18,18 +18,21 @@ from hypothesis import strategies as st
 from penstock.model.epochs import epoch_floor
 from penstock.model.errors import ConflictError, FencedError, PenstockError, RetryableError
 from penstock.model.ids import PartitionKey
-from penstock.order.cluster_order import AgentIdentity
-from penstock.order.host.hub import WorkerHub
-from penstock.order.host.messages import pack_changes, unpack_changes
-from penstock.order.host.order import HostOrder
 from penstock.order.host.streams import socket_path
-from penstock.order.local_journal import LocalJournal
+from penstock.order.outcome import Standing
+from penstock.order.protocol import AgentIdentity
 from penstock.replica import Applied
 from penstock.state.answers import AnyAnswer, JobOpened, Refused, TopicCreated
-from penstock.state.apply.machine import EntryOutcome, Standing
+from penstock.state.apply.machine import EntryOutcome
 from penstock.state.changes import AgentSeen, Change, HeadMoved
 from penstock.state.commands import AnyCommand, CreateTopic, Noop
 from penstock.state.levels import LevelNotOnError
+from penstock.state.orders import (
+    host_order,
+    open_local_journal,
+    worker_hub,
+)
+from penstock.state.packed_changes import pack_changes, unpack_changes
 from penstock.state.pipeline_commands import OpenJob
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
@@ -52,7 +55,7 @@ class Writer:
         self.doubts = False
 
     async def start(self) -> None:
-        self.order = LocalJournal.open(
+        self.order = open_local_journal(
             self.folder / "metadata.sqlite",
             clock=SystemClock(),
             random=SeededRandom(1),
@@ -60,7 +63,7 @@ class Writer:
             fsync=False,
             level=self.level,
         )
-        self.hub = WorkerHub(
+        self.hub = worker_hub(
             path=socket_path(self.folder),
             cluster_id=self.order.cluster_id,
             committer=self,
@@ -102,7 +105,7 @@ class Worker:
         self.view = StateView()
         self.resets = 0
         self.stopped: list[PenstockError] = []
-        self.order = HostOrder(
+        self.order = host_order(
             path=socket_path(folder),
             queries=lambda: self.queries,
             identity=AgentIdentity(

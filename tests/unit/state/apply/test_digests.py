@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from penstock.order.outcome import Standing
 from penstock.replica import Replica
 from penstock.state.answers import Done, Refusal, Refused
-from penstock.state.apply.machine import EntryOutcome, LogMachine, Standing
+from penstock.state.apply.machine import EntryOutcome, LogMachine
 from penstock.state.commands import (
     AskDigest,
     Fence,

@@ -3,9 +3,9 @@
 from contextlib import closing
 from pathlib import Path
 
-from penstock.order.local_journal import LocalJournal
 from penstock.state.answers import AnyAnswer, Done, Refusal, Refused
 from penstock.state.commands import MEMBERS_MAX, SaveMembers
+from penstock.state.orders import LocalJournal
 from penstock.state.rows import GroupKind
 from penstock.state.schema import MEMBERS_LEVEL
 from unit.state.orders import open_order

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import CorruptDataError, NotFoundError
-from penstock.order.local_journal import LocalJournal
 from penstock.state.commands import (
     CommitOffsets,
     CondemnObjects,
@@ -16,6 +15,7 @@ from penstock.state.commands import (
     SaveGroup,
     TrimLog,
 )
+from penstock.state.orders import LocalJournal
 from penstock.state.read.queries import Queries
 from unit.state.orders import KEY, TOPIC_ID, TestClock, batch, commit, open_order, store, topic
 

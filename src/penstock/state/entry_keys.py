@@ -3,23 +3,14 @@
 A follower sees the entries of all agents; what it wants to know of most is whose they are.
 """
 
-from typing import NamedTuple
-
 from penstock.model.errors import CorruptDataError
+from penstock.order.protocol import EntryKey
 from penstock.state.entries import ENTRY_VERSION
 
 _ENTRY_FIELDS = 5
 _FIXARRAY = 0x90
 _LENGTHS = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
 """MessagePack's unsigned integers by their first byte."""
-
-
-class EntryKey(NamedTuple):
-    """The key says which append of which agent an entry is."""
-
-    agent: int
-    epoch: int
-    n: int
 
 
 def entry_key(body: bytes) -> EntryKey:
