@@ -27,7 +27,7 @@ class RacingDevice:
 
     def open(self, name: str, *, create: bool = False) -> File:
         """See the port."""
-        return cast(File, RacingFile(self._device.open(name, create=create), self._chance))
+        return cast("File", RacingFile(self._device.open(name, create=create), self._chance))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._device, name)
