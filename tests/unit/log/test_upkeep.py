@@ -183,7 +183,7 @@ async def test_a_snapshot_of_another_state_is_never_written_over(rig: Rig) -> No
     await write(rig, key, 3)
     name = snapshot_key(rig.journal.position)
     await rig.store.put(name, [other])
-    with pytest.raises(ConflictError, match="one of the state"):
+    with pytest.raises(ConflictError, match="the store's has state"):
         await rig.upkeep.snapshot()
     assert bytes(await rig.store.get_range(name, 0, await rig.store.size(name))) == other
     await write(rig, key, 1)
