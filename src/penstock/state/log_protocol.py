@@ -29,6 +29,7 @@ from penstock.state.commands import (
     RemoveAgent,
     ReportDigest,
     SaveGroup,
+    SaveMembers,
     SetFeatureLevel,
     StoreSegment,
     TrimLog,
@@ -58,7 +59,7 @@ _FREEING: Final = frozenset(
     }
 )
 """Commands that are steps towards deleting something."""
-_OF_GROUPS: Final = frozenset({SaveGroup, DeleteGroups, CommitOffsets, DeleteOffsets})
+_OF_GROUPS: Final = frozenset({SaveGroup, SaveMembers, DeleteGroups, CommitOffsets, DeleteOffsets})
 NEVER_STOPPED: Final = frozenset(
     {
         AskDigest,
@@ -94,6 +95,8 @@ def _weigh(command: AnyCommand) -> int:
             return 1 + len(command.offsets)
         case DeleteOffsets():
             return 1 + len(command.items)
+        case SaveMembers():
+            return 1 + len(command.rows) + len(command.removed)
         case DeleteGroups():
             return 1 + len(command.group_ids)
         case _:

@@ -25,6 +25,7 @@ from penstock.state.commands import (
     CommitRuns,
     Heartbeat,
     SaveGroup,
+    SaveMembers,
 )
 from penstock.state.levels import KnownLevels
 from penstock.state.log_protocol import LOG_PROTOCOL
@@ -199,10 +200,25 @@ def test_of_what_was_sent_groups_are_given_up_and_records_are_not() -> None:
         group = sender.submit(
             [SaveGroup(group_id="g", generation=1, protocol_type="c", empty=False, state=b"")]
         )
+        members = sender.submit(
+            [
+                SaveMembers(
+                    group_id="g",
+                    generation=1,
+                    protocol_type="consumer",
+                    kind=1,
+                    empty=False,
+                    state=b"",
+                    rows=[("m", b"")],
+                    removed=[],
+                )
+            ]
+        )
         records = sender.submit([CommitRuns(runs=[])])
         error = InDoubtError("append", "agent 1", "its epoch was ended by others")
         sender.give_up_groups(error)
-        assert offsets.future.exception() is group.future.exception() is error
+        for call in (offsets, group, members):
+            assert call.future.exception() is error
         assert not records.future.done(), "its bytes may yet be named"
         sender.fail(InDoubtError("commit", "agent 1", "closed"))
         await sender.close()
