@@ -29,7 +29,6 @@ from penstock.replica.archive_format import SnapshotName
 from penstock.replica.beginning import Beginning, encode_beginning
 from penstock.replica.bootstrap import Bootstrapped
 from penstock.replica.marks import RowMark
-from penstock.state.orders import ClusterOrder
 from penstock.testing.clock import ManualClock
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.randomness import SeededRandom
@@ -92,7 +91,7 @@ class Rig:
         ):
             patch.setattr(cluster_opening, name, getattr(self, "_" + name))
         patch.setattr(cluster_opening.Replica, "open", self._open_replica)
-        patch.setattr(ClusterOrder, "open", self._open_order)
+        patch.setattr(cluster_opening, "begin_cluster_order", self._open_order)
 
     def there(self) -> "Rig":
         """A replica lies there."""
