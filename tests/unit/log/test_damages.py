@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.log.damage import findings as damage
+from penstock.log import findings as damage
 from penstock.log.findings import Damage, DamageKind, Damages, Troubles
 from penstock.model.errors import RetryableError
 from penstock.model.ids import PartitionKey
