@@ -159,7 +159,7 @@ def test_an_embedded_servers_snapshot_is_not_overwritten_by_another_state(tmp_pa
         await rig.topic("t")
         key = f"snapshots/{found[0]:020d}.sqlite"
         await rig.store.put(key, [others[0]])
-        with pytest.raises(ConflictError, match="one of the state"):
+        with pytest.raises(ConflictError, match="the store's has state"):
             await rig.upkeep.snapshot()
         assert await whole(rig, found[0]) == others[0]
         await rig.store.put(key, [others[0][:-100]])
