@@ -39,10 +39,13 @@ def contents(data: Path) -> dict[str, Any]:
             ).fetchall()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version >= MEMBERS_VERSION:
-            found["members"] = connection.execute(
+            members = connection.execute(
                 "SELECT group_id, kind, member_id, group_members.state FROM group_members"
                 " JOIN groups USING (group_id) ORDER BY group_id, member_id"
             ).fetchall()
+            # What was made of an older version says nothing about them, and is never made again.
+            if members:
+                found["members"] = members
         found["meta"] = dict(
             connection.execute(
                 "SELECT name, value FROM meta WHERE name IN ('cluster_id', 'cluster_configs')"
