@@ -53,9 +53,10 @@ def test_a_plan_says_what_and_why_and_does_nothing(door: Door) -> None:
 def test_compaction_of_one_topic_then_of_all(door: Door) -> None:
     done = run(door, "compact", *LOCAL, "--topic", "planes", "--workers=1")
     assert done.exit_code == 0, done.output
-    first, second = done.stdout.splitlines()
+    first, second, third = done.stdout.splitlines()
     assert "12 runs of 2 partitions became 2 runs" in first
     assert second.startswith("read ")
+    assert third == "merged 12 small batches into larger ones"
     # Without a terminal there is no progress bar, only the line that says what runs.
     assert done.stderr == (
         f"penstock: engine local, 1 threads, agents {door.client.options.urls[0]}\n"

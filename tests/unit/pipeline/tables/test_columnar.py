@@ -487,7 +487,7 @@ def test_values_of_several_schemas_keep_their_places() -> None:
     assert {row: reason[:20] for row, reason in column.reasons.items()} == {
         2: "the value does not b",
         3: "no value",
-        5: "whole is not an integer",
+        5: "whole is not an inte",
         7: "the value does not b",
         8: "the value does not f",
     }
