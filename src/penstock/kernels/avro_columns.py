@@ -53,12 +53,8 @@ from penstock.kernels.shapes import (
     UUID,
     VALUE,
     VALUE_BRANCH,
-    forget,
-    has_twice,
-    is_uuid,
-    text_at,
-    utf8_end,
 )
+from penstock.kernels.slots import forget, has_twice, is_uuid, text_at, utf8_end
 from penstock.kernels.varints import read_varint
 
 _HIGHS = np.uint64(0x8080808080808080)

@@ -51,11 +51,8 @@ from penstock.kernels.shapes import (
     TEXT,
     UUID,
     VALUE,
-    forget,
-    has_twice,
-    is_uuid,
-    text_at,
 )
+from penstock.kernels.slots import forget, has_twice, is_uuid, text_at
 
 _NULL: Final = np.uint64(0x6C6C756E)
 _TRUE: Final = np.uint64(0x65757274)

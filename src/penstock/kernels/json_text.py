@@ -11,7 +11,8 @@ import numpy as np
 from penstock.kernels.arrays import wide
 from penstock.kernels.jit import kernel
 from penstock.kernels.memory import load, load_word, lowest_bit
-from penstock.kernels.shapes import MICROSECONDS_MAX, MICROSECONDS_MIN, utf8_end
+from penstock.kernels.shapes import MICROSECONDS_MAX, MICROSECONDS_MIN
+from penstock.kernels.slots import utf8_end
 
 _LOWS = np.uint64(0x0101010101010101)
 _HIGHS = np.uint64(0x8080808080808080)

@@ -14,7 +14,7 @@ def gather_texts(data: Uint8s, texts: Int64s) -> tuple[Int32s, Uint8s]:
     """The texts' bytes one after the other, and where each ends; escapes of JSON are resolved.
 
     Args:
-        texts: `shapes.text_at` of each.
+        texts: `slots.text_at` of each.
     """
     ends = np.zeros(len(texts) + 1, dtype=int32)
     size = _measure(data, texts, ends)

@@ -60,6 +60,23 @@ def end(process: "subprocess.Popen[str]") -> str:
     return errors
 
 
+def test_the_scheduler_loads_no_compiler() -> None:
+    """Its child process runs the jobs: numba would cost this one memory and a second of CPU."""
+    program = (
+        "import sys, penstock.cli.commands.pipeline_run, penstock.pipeline.running; "
+        "print('numba' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": str(REPOSITORY / "src")},
+        capture_output=True,
+        text=True,
+        timeout=END_S,
+        check=True,
+    )
+    assert done.stdout.split() == ["False"]
+
+
 def rows_in(warehouse: Path) -> int:
     return sum(pq.read_metadata(path).num_rows for path in warehouse.rglob("*.parquet"))
 
