@@ -166,7 +166,7 @@ def test_a_dead_agent_is_removed_once_its_wal_is_taken_over(world: World) -> Non
     assert listed(first)[agent_id]["wal_runs"] > 0
     done = agent_cli(first, "takeover", str(victim.server.data))
     assert done.returncode == 0, done.stderr
-    assert f"bytes of {victim.server.data} are in the bucket" in done.stdout
+    assert f"bytes of {victim.server.data} to the bucket" in done.stdout
     stored = read_all(world.agents.agents[1].address, topic, PARTITIONS)
     assert acked.items() <= stored.items()
     done = agent_cli(first, "remove", str(agent_id))

@@ -145,7 +145,7 @@ def test_a_stopped_agent_is_fenced_and_ends_when_it_wakes(world: World) -> None:
             status = process.wait(60)
         assert answer.result() != "NONE"
         assert status == FENCED_EXIT_STATUS, victim.server.tail()
-        assert "others go on without this agent" in victim.server.tail()
+        assert "other agents go on without this one" in victim.server.tail()
         assert victim.server.tail().count("was ended by another") == 1
         world.start_again(victim)
         world.agents.wait_live(3)

@@ -210,7 +210,7 @@ def test_a_killed_backup_is_refused_and_a_damaged_directory_told_by_the_exit_sta
     restored = tmp_path / "restored"
     refused = run_penstock("restore", "--from", str(target), "--data", str(restored))
     assert refused.returncode == 1
-    assert "it has no manifest" in refused.stderr
+    assert "the backup has no manifest" in refused.stderr
 
     # Without a server, onto the cut one.
     made = run_penstock("backup", "--to", target.as_uri(), "--data", str(server.data))
