@@ -40,7 +40,6 @@ class DurableConsumerGroup(Struct, frozen=True, array_like=True):
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(DurableConsumerGroup)
 _VERSION_BYTE: Final = bytes([STATE_VERSION])
-NOTHING: Final = DurableConsumerGroup(0, [], is_partial=False)
 
 
 def decode_group(state: bytes, *, group_id: str) -> DurableConsumerGroup:

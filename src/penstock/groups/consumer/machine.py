@@ -212,13 +212,6 @@ class ConsumerGroup:
         self._reply(Reply(request, reply))
         return self._take()
 
-    def remove(self, member_ids: Iterable[str]) -> list[Effect]:
-        """Remove members, as an administrator asks."""
-        for member_id in member_ids:
-            if member_id in self.members:
-                self._remove(member_id)
-        return self._take()
-
     def commit(self, member_id: str, instance_id: str | None, generation: int) -> GroupError:
         """Decide if a commit of offsets is allowed now. Generation -1 without a member is an
         administrator's."""
