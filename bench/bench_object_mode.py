@@ -6,8 +6,8 @@ are: log-normal, median 30 ms, 99th percentile 100 ms. Producers keep one reques
 many as `--in-flight` says. The latency should be the flush interval (a lone producer waits all of
 it; of many, each half of it on average), a put, and less than 10 ms for the rest.
 
-    PYTHONPATH=src python bench/bench_object_mode.py [--seconds 10] [--interval-ms 250]
-    PYTHONPATH=src python bench/bench_object_mode.py --durability wal
+    PYTHONPATH=src:tests python bench/bench_object_mode.py [--seconds 10] [--interval-ms 250]
+    PYTHONPATH=src:tests python bench/bench_object_mode.py --durability wal
 """
 
 import argparse
@@ -49,7 +49,7 @@ from penstock.system.believed_clock import BelievedClock
 from penstock.system.clock import SystemClock
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
-from penstock.testing.journal import JournalFaults, SimulatedJournal
+from support.simulated.journal import JournalFaults, SimulatedJournal
 
 PUT_MEDIAN_S = 0.030
 PUT_P99_S = 0.100

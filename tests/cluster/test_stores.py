@@ -17,10 +17,10 @@ from penstock.model.errors import (
 from penstock.objects import Retrying, StoreOptions, Timed, open_reliable_store, open_store
 from penstock.ports.objects import ObjectStore
 from penstock.system.clock import SystemClock
-from penstock.testing import SeededRandom
 from penstock.testing.conformance import ObjectStoreSuite
 from support.s3 import S3Server
 from support.s3_proxy import Rule, S3Proxy, S3ProxyProcess, s3_delays
+from support.simulated.randomness import SeededRandom
 
 
 class Meter:

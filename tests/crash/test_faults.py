@@ -25,14 +25,14 @@ from penstock.records.batch import check_batch
 from penstock.replica import replica as replica_module
 from penstock.state.answers import BatchStatus, TopicCreated
 from penstock.state.commands import CreateTopic
-from penstock.testing.clock import ManualClock
-from penstock.testing.cut import PowerCutError
-from penstock.testing.device import SimulatedDevice, SimulatedFile
-from penstock.testing.randomness import SeededRandom
 from penstock.wal.recovery import FILE_SUFFIX
 from support.batches import PLAIN, make_batch
 from support.power import ANY, NOW
 from support.power_promises import read_all
+from support.simulated.clock import ManualClock
+from support.simulated.cut import PowerCutError
+from support.simulated.device import SimulatedDevice, SimulatedFile
+from support.simulated.randomness import SeededRandom
 from support.simulated_log import FILE_BYTES, WAL_BYTES_MAX, SimulatedLog
 
 VALUE_BYTES = 3000

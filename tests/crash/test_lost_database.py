@@ -18,11 +18,11 @@ import pytest
 
 from penstock.recovery.verify import verify
 from penstock.state.commands import Noop
-from penstock.testing.clock import ManualClock
-from penstock.testing.device import SimulatedDevice
-from penstock.testing.randomness import SeededRandom
 from support.power import NOW, World
 from support.power_promises import PromiseBrokenError
+from support.simulated.clock import ManualClock
+from support.simulated.device import SimulatedDevice
+from support.simulated.randomness import SeededRandom
 from support.simulated_log import DATABASE, SimulatedLog, keep_database
 
 SEED_COUNT = int(os.environ.get("PENSTOCK_POWER_SEEDS", "60"))

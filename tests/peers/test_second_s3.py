@@ -10,10 +10,10 @@ from penstock.model.errors import PenstockError
 from penstock.objects import Retrying, StoreOptions, Timed, open_reliable_store, open_store
 from penstock.ports.objects import ObjectStore
 from penstock.system.clock import SystemClock
-from penstock.testing import SeededRandom
 from penstock.testing.conformance import ObjectStoreSuite
 from support.s3 import VersityServer, environment
 from support.s3_proxy import Rule, S3ProxyProcess
+from support.simulated.randomness import SeededRandom
 
 pytestmark = pytest.mark.skipif(
     not BINARY.is_file(), reason=f"{BINARY} is not there: python tests/peers/build.py"

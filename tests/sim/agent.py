@@ -31,16 +31,16 @@ from penstock.peers.zone import BLOCKS_PATH
 from penstock.state.commands import DrainAgent
 from penstock.state.rows import AgentStatus
 from penstock.state.schema import FEATURE_LEVEL_MAX
-from penstock.testing.device import SimulatedDevice
-from penstock.testing.inline_executor import InlineExecutor
-from penstock.testing.simulated_link import SimulatedLink
-from penstock.testing.simulated_store import SimulatedStore
-from penstock.testing.virtual_loop import VirtualClock
 from sim.door import BLOCK_BYTES
 from sim.history import ViolationError
 from sim.identity import are_batches
 from sim.inherited import InheritedStore
 from sim.parts import Parts, assemble
+from support.simulated.device import SimulatedDevice
+from support.simulated.inline_executor import InlineExecutor
+from support.simulated.link import SimulatedLink
+from support.simulated.store import SimulatedStore
+from support.simulated.virtual_loop import VirtualClock
 
 if TYPE_CHECKING:
     from penstock.kafka.broker import Broker

@@ -16,8 +16,8 @@ from penstock.app.api.sources import PipelineSources
 from penstock.model.errors import RetryableError
 from penstock.observability.metrics import Metrics
 from penstock.pipeline.api_messages import Problem
-from penstock.testing.simulated_link import SimulatedLink
 from sim.wire import BrokenError
+from support.simulated.link import SimulatedLink
 
 if TYPE_CHECKING:
     from sim.agent import Agent

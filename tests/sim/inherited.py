@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import Buffer
 
-from penstock.testing.simulated_link import SimulatedLink
-from penstock.testing.simulated_store import SimulatedBucket, SimulatedStore
+from support.simulated.link import SimulatedLink
+from support.simulated.store import SimulatedBucket, SimulatedStore
 
 if TYPE_CHECKING:
     from sim.world import World

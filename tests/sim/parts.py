@@ -31,14 +31,14 @@ from penstock.replica.follower import FollowerSettings
 from penstock.state.orders import ClusterOrder
 from penstock.state.read.queries import Queries
 from penstock.system.believed_clock import BelievedClock
-from penstock.testing.inline_executor import InlineExecutor
-from penstock.testing.journal import SimulatedConnection
-from penstock.testing.simulated_store import SimulatedStore
 from sim.clocks import BELIEVED_AFTER_S
 from sim.door import BLOCK_BYTES, open_door, sources_of
 from sim.lane import order_by_a_lane
 from sim.racing import RacingDevice
 from sim.sockets import look_after
+from support.simulated.inline_executor import InlineExecutor
+from support.simulated.journal import SimulatedConnection
+from support.simulated.store import SimulatedStore
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

@@ -32,13 +32,13 @@ from penstock.records.encode import encode_batch
 from penstock.records.sums import crcs_of
 from penstock.segment import RunDescriber, build_segment, job_object_key
 from penstock.state.schema import PIPELINE_LEVEL
-from penstock.testing.simulated_link import SimulatedLink
-from penstock.testing.simulated_store import SimulatedStore
 from sim.actors import Actor
 from sim.door import Door, ProblemError
 from sim.history import Place
 from sim.inherited import PARENT_URL, InheritedStore
 from sim.wire import BrokenError
+from support.simulated.link import SimulatedLink
+from support.simulated.store import SimulatedStore
 
 if TYPE_CHECKING:
     from sim.world import World

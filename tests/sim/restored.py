@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING
 from penstock.model.errors import CorruptDataError, NotFoundError, RetryableError
 from penstock.recovery.point_in_time import Moment, RestoredState, restore_state
 from penstock.replica.archive import Archive
-from penstock.testing.inline_executor import InlineExecutor
-from penstock.testing.simulated_link import SimulatedLink
-from penstock.testing.simulated_store import SimulatedStore
 from sim.admin import Admin
 from sim.ending import read_all
 from sim.identity import is_keyed
@@ -23,6 +20,9 @@ from sim.inherited import PARENT_URL
 from sim.oracle import Oracle
 from sim.producer import Producer, Session
 from sim.readers import Watcher
+from support.simulated.inline_executor import InlineExecutor
+from support.simulated.link import SimulatedLink
+from support.simulated.store import SimulatedStore
 
 if TYPE_CHECKING:
     from sim.agent import Agent

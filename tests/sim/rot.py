@@ -15,10 +15,10 @@ from penstock.wal.recovery import find_files
 from sim.foreign import foreign
 
 if TYPE_CHECKING:
-    from penstock.testing.device import SimulatedDevice
     from sim.agent import Agent
     from sim.chance import Chance
     from sim.world import World
+    from support.simulated.device import SimulatedDevice
 
 
 MOMENT_S = 6.0

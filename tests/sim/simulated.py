@@ -7,10 +7,10 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.testing.virtual_loop import StuckError, VirtualLoop, run
 from sim.chance import Chance
 from sim.history import ViolationError
 from sim.world import World
+from support.simulated.virtual_loop import StuckError, VirtualLoop, run
 
 
 @dataclass(slots=True)

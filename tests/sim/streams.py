@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from penstock.testing.virtual_loop import VirtualLoop
     from sim.chance import Chance
+    from support.simulated.virtual_loop import VirtualLoop
 
 UNLIMITED: Final = 1 << 20
 ROOMS: Final = (64, 700, UNLIMITED)

@@ -16,11 +16,11 @@ from penstock.segment import (
     parse_index,
 )
 from penstock.segment.format import Mark, SegmentRun
-from penstock.testing.device import SimulatedDevice
 from sim import rot
 from sim.foreign import foreign
 from sim.rot import Rot, WalDamage
 from support.batches import make_batch
+from support.simulated.device import SimulatedDevice
 
 AT = 5000
 

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from penstock.testing.virtual_loop import VirtualLoop, run
 from sim.chance import Chance
 from sim.streams import Way
+from support.simulated.virtual_loop import VirtualLoop, run
 
 SENT = bytes(range(256))
 

@@ -6,12 +6,12 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from penstock.testing.virtual_loop import VirtualLoop, run
 from sim.admin import Admin
 from sim.agent import Agent
 from sim.chance import Chance
 from sim.producer import Producer
 from sim.world import World
+from support.simulated.virtual_loop import VirtualLoop, run
 
 
 class _Always(Chance):

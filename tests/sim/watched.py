@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.ports.journal import JournalRow
-from penstock.testing.journal import SimulatedJournal
-from penstock.testing.simulated_store import SimulatedBucket
-from penstock.testing.virtual_loop import VirtualLoop
+from support.simulated.journal import SimulatedJournal
+from support.simulated.store import SimulatedBucket
+from support.simulated.virtual_loop import VirtualLoop
 
 
 class WatchedBucket(SimulatedBucket):

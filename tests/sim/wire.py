@@ -26,9 +26,9 @@ from support import raw_wire
 
 if TYPE_CHECKING:
     from penstock.kafka.net.server import KafkaServer
-    from penstock.testing.virtual_loop import VirtualLoop
     from sim.agent import Agent
     from sim.chance import Chance
+    from support.simulated.virtual_loop import VirtualLoop
 
 PATIENCE_S = 4.0
 HEALED_S = 2 * PATIENCE_S + 1

@@ -23,9 +23,6 @@ from penstock.model.errors import (
 )
 from penstock.objects.origins import ORIGINS_PREFIX
 from penstock.replica.difference import read_difference
-from penstock.testing.journal import JournalFaults
-from penstock.testing.simulated_store import SimulatedBucket
-from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
 from sim.actors import Actor
 from sim.admin import Admin
 from sim.agent import Agent
@@ -47,6 +44,9 @@ from sim.restored import restore
 from sim.restored_in_life import restore_in_life
 from sim.rot import Rot
 from sim.watched import WatchedBucket, WatchedJournal
+from support.simulated.journal import JournalFaults
+from support.simulated.store import SimulatedBucket
+from support.simulated.virtual_loop import VirtualClock, VirtualLoop
 
 LOOK_S = 1.0
 RECENT_ACKS = 20

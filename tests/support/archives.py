@@ -11,8 +11,8 @@ from penstock.model.ids import TopicKey, partition_key
 from penstock.order.protocol import AgentIdentity
 from penstock.replica.archive import Archive
 from penstock.state.orders import ClusterOrder
-from penstock.testing.inline_executor import InlineExecutor
 from support.cluster_rig import Cluster, ClusterAgent
+from support.simulated.inline_executor import InlineExecutor
 
 SETTINGS = ArchiveSettings(interval_ms=1_000, snapshot_interval_ms=10_000, snapshot_entries=1_000)
 

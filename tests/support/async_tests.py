@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import pytest
 import uvloop
 
-from penstock.testing.randomness import SeededRandom
-from penstock.testing.virtual_loop import VirtualLoop, VirtualRunner
+from support.simulated.randomness import SeededRandom
+from support.simulated.virtual_loop import VirtualLoop, VirtualRunner
 
 DEADLINE_S = 300.0
 """What hangs fails, in seconds of the test's loop; in virtual time a stuck loop fails by itself."""

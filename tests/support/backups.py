@@ -20,9 +20,9 @@ from penstock.recovery.restore import restore_backup
 from penstock.state.commands import AlterClusterConfigs, CommitOffsets, OffsetWrite, SaveGroup
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
-from penstock.testing.clock import ManualClock
 from penstock.wal import WalReader
 from support.log_rig import NOW, Rig
+from support.simulated.clock import ManualClock
 
 PRODUCER = (4711, 3, 0)
 

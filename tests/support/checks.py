@@ -9,7 +9,7 @@ from penstock.log.findings import Damages
 from penstock.objects.bucket import BucketStore
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
-from penstock.testing.clock import ManualClock
+from support.simulated.clock import ManualClock
 
 
 def run_checks(

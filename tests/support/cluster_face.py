@@ -40,11 +40,11 @@ from penstock.state.order_types import AppliedEntries
 from penstock.state.orders import begin_cluster_order
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView, Topic
-from penstock.testing.journal import JournalFaults, SimulatedJournal
-from penstock.testing.randomness import SeededRandom
-from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
 from support.replies import body_of
 from support.replies import encoded as encoded_answer
+from support.simulated.journal import JournalFaults, SimulatedJournal
+from support.simulated.randomness import SeededRandom
+from support.simulated.virtual_loop import VirtualClock, VirtualLoop
 from support.waiting import until
 
 T = TypeVar("T")

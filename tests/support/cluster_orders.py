@@ -17,7 +17,7 @@ from penstock.state.apply.machine import LogMachine
 from penstock.state.order_types import AppliedEntries, AppliedEntry
 from penstock.state.orders import ClusterOrder, begin_cluster_order
 from penstock.state.schema import CLUSTER_LEVEL
-from penstock.testing.randomness import SeededRandom
+from support.simulated.randomness import SeededRandom
 
 
 class Agent:

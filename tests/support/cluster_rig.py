@@ -50,10 +50,10 @@ from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.system.believed_clock import BelievedClock
 from penstock.system.files import PosixDevice
-from penstock.testing.inline_executor import InlineExecutor
-from penstock.testing.journal import JournalFaults, SimulatedConnection, SimulatedJournal
-from penstock.testing.randomness import SeededRandom
-from penstock.testing.virtual_loop import START_MS, VirtualClock, VirtualLoop, run
+from support.simulated.inline_executor import InlineExecutor
+from support.simulated.journal import JournalFaults, SimulatedConnection, SimulatedJournal
+from support.simulated.randomness import SeededRandom
+from support.simulated.virtual_loop import START_MS, VirtualClock, VirtualLoop, run
 
 FILE_BYTES = 64 << 10
 LEVEL = 4

@@ -23,8 +23,8 @@ from penstock.state.apply.machine import EntryOutcome
 from penstock.state.commands import AnyCommand, CommitRuns
 from penstock.state.levels import KnownLevels
 from penstock.state.order_types import AppliedEntry
-from penstock.testing.clock import ManualClock
 from penstock.wal import WalPlace
+from support.simulated.clock import ManualClock
 
 
 @dataclass

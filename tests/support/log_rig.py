@@ -26,9 +26,9 @@ from penstock.state.read.view import StateView
 from penstock.system.believed_clock import BelievedClock
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
-from penstock.testing.clock import ManualClock
 from penstock.wal import WalReader
 from support.own_log import own_log, start_own_log
+from support.simulated.clock import ManualClock
 
 NOW = 1_790_000_000_000
 FILE_BYTES = 1 << 20

@@ -23,10 +23,6 @@ from penstock.model.ids import PartitionKey, partition_key
 from penstock.records.batch import BatchLimits, check_batch
 from penstock.state.answers import BatchStatus, Refusal, Refused, TopicCreated
 from penstock.state.commands import CreateTopic, DeleteTopic, Noop
-from penstock.testing.clock import ManualClock
-from penstock.testing.cut import PowerCutError
-from penstock.testing.device import SimulatedDevice
-from penstock.testing.randomness import SeededRandom
 from support.batches import make_batch
 from support.log_checker import Place, Poll
 from support.power_promises import (
@@ -41,6 +37,10 @@ from support.power_promises import (
     records_in,
     stored_keys,
 )
+from support.simulated.clock import ManualClock
+from support.simulated.cut import PowerCutError
+from support.simulated.device import SimulatedDevice
+from support.simulated.randomness import SeededRandom
 from support.simulated_log import (
     DATABASE,
     GRACE_S,

@@ -10,11 +10,11 @@ from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.recovery.point_in_time import Moment, RestoredState, restore_state
 from penstock.replica.bootstrap import bootstrap
 from penstock.state.apply.machine import LogMachine
-from penstock.testing.clock import ManualClock
-from penstock.testing.inline_executor import InlineExecutor
-from penstock.testing.journal import SimulatedJournal
 from support.archives import archive_of, archiver_of
 from support.cluster_rig import Cluster, ClusterAgent, ScriptedStore, passing, run_cluster
+from support.simulated.clock import ManualClock
+from support.simulated.inline_executor import InlineExecutor
+from support.simulated.journal import SimulatedJournal
 
 URL = "s3://parent/prefix"
 

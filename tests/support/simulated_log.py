@@ -33,11 +33,11 @@ from penstock.state.orders import LocalJournal
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.system.believed_clock import BelievedClock
-from penstock.testing.clock import ManualClock
-from penstock.testing.cut import PowerCutError, PowerSwitch, SwitchedDevice
-from penstock.testing.device import SimulatedDevice
 from penstock.wal import WalReader
 from support.own_log import own_log, start_own_log
+from support.simulated.clock import ManualClock
+from support.simulated.cut import PowerCutError, PowerSwitch, SwitchedDevice
+from support.simulated.device import SimulatedDevice
 
 DATABASE = "metadata.sqlite"
 SNAPSHOTS = "snapshots"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.testing.virtual_loop import VirtualLoop
 from support.async_tests import options_of, seed_of
+from support.simulated.virtual_loop import VirtualLoop
 
 if TYPE_CHECKING:
     from support.cluster_face import World

@@ -4,7 +4,7 @@ Durability, as POSIX gives it: bytes written are lost by a power cut unless `syn
 returned; a file's existence, name or removal is lost unless `sync_directory` of its folder
 returned. A process crash loses nothing that was written. Errors are `OSError`; the caller
 decides what they mean (a failed sync is fatal, ENOSPC is not).
-Implementations: `penstock.system.files.PosixDevice`; `penstock.testing.device.SimulatedDevice`
+Implementations: `penstock.system.files.PosixDevice`; our tests simulate one that
 forgets whatever was not synced.
 """
 

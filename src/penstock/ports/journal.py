@@ -4,7 +4,7 @@ Rows may become visible out of order, so that a reader can find a gap which is f
 later, or never (an append that failed after it took its position). `seal` settles which. Errors:
 `RetryableError` when the journal can't be reached or an append's outcome is unknown (the caller
 sends it again: entries carry their own number), `FatalStorageError` never.
-Implementations: `penstock.replica.postgres.PostgresJournal`; `penstock.testing.journal`.
+Implementations: `penstock.replica.postgres.PostgresJournal`; our tests simulate one.
 """
 
 from collections.abc import Sequence

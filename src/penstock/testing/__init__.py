@@ -1,11 +1,5 @@
-"""Tools for tests of Penstock, and of adapters that others write for it.
+"""Suites of the ports' rules, for tests of adapters that others write.
 
-Nothing in the server imports this package.
+The server imports nothing of this package; what simulates time, disks, stores and journals for our
+own tests is in `tests/support/simulated` (docs/decisions/0027).
 """
-
-from penstock.testing.clock import ManualClock
-from penstock.testing.device import SimulatedDevice
-from penstock.testing.faulty import Faulty
-from penstock.testing.randomness import SeededRandom
-
-__all__ = ["Faulty", "ManualClock", "SeededRandom", "SimulatedDevice"]

@@ -27,11 +27,12 @@ from penstock.state.digest_plan import Verdict
 from penstock.state.read.queries import Queries
 from penstock.state.schema import FEATURE_LEVEL_MAX
 from penstock.system.believed_clock import BelievedClock
-from penstock.testing import SeededRandom, SimulatedDevice
-from penstock.testing.inline_executor import InlineExecutor
-from penstock.testing.journal import SimulatedJournal
-from penstock.testing.virtual_loop import Node, VirtualClock, VirtualLoop
 from support.cluster_rig import ScriptedStore
+from support.simulated.device import SimulatedDevice
+from support.simulated.inline_executor import InlineExecutor
+from support.simulated.journal import SimulatedJournal
+from support.simulated.randomness import SeededRandom
+from support.simulated.virtual_loop import Node, VirtualClock, VirtualLoop
 from support.waiting import until
 
 WAIT_S = 30.0

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.app.wal_volumes import WalVolumes
 from penstock.model.errors import CorruptDataError
-from penstock.testing.clock import ManualClock
+from support.simulated.clock import ManualClock
 
 
 class View:

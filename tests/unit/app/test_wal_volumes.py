@@ -15,8 +15,8 @@ from penstock.model.errors import ConflictError, RetryableError
 from penstock.placement.rendezvous import ranked
 from penstock.state.rows import Agent, AgentStatus, Wal
 from penstock.system.files import PosixDevice
-from penstock.testing.clock import ManualClock
-from penstock.testing.randomness import SeededRandom
+from support.simulated.clock import ManualClock
+from support.simulated.randomness import SeededRandom
 
 ME, LIVE, DRAINING, FENCED, GONE = 1, 2, 3, 4, 5
 

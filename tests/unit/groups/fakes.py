@@ -23,8 +23,8 @@ from penstock.state.commands import AnyCommand, CreateTopic
 from penstock.state.orders import LocalJournal, open_local_journal
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView, Topic
-from penstock.testing.randomness import SeededRandom
-from penstock.testing.virtual_loop import VirtualClock, VirtualLoop, VirtualRunner
+from support.simulated.randomness import SeededRandom
+from support.simulated.virtual_loop import VirtualClock, VirtualLoop, VirtualRunner
 
 T = TypeVar("T")
 MINUTE_MS = 60_000

@@ -15,8 +15,8 @@ from penstock.groups.errors import GroupError
 from penstock.state.answers import AnyAnswer
 from penstock.state.commands import AnyCommand, CommitOffsets, DeleteOffsets, OffsetWrite
 from penstock.system.turns import TURN_ROWS
-from penstock.testing.virtual_loop import VirtualLoop
 from support.loop_probe import Probe
+from support.simulated.virtual_loop import VirtualLoop
 from unit.groups.calls import commit, stable, write
 from unit.groups.fakes import World, world
 

@@ -26,10 +26,10 @@ from penstock.state.commands import AnyCommand, CreateTopic
 from penstock.state.orders import LocalJournal, open_local_journal
 from penstock.state.read.view import StateView
 from penstock.system import SystemRandom
-from penstock.testing.clock import ManualClock
 from support.loopback import RawHandler
 from support.replies import body_of
 from support.replies import encoded as encoded_answer
+from support.simulated.clock import ManualClock
 
 
 class OrderCommitter:

@@ -5,9 +5,9 @@ from pathlib import Path
 from penstock.log.history.lost_histories import LostHistories
 from penstock.state.answers import Done
 from penstock.state.commands import CloseHistory
-from penstock.testing.inline_executor import InlineExecutor
 from support.archives import archive_of, write
 from support.cluster_rig import Cluster, ClusterAgent
+from support.simulated.inline_executor import InlineExecutor
 
 LOST_ROWS = 4
 

@@ -24,10 +24,10 @@ from penstock.state.answers import BatchStatus
 from penstock.state.read.queries import Queries
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
-from penstock.testing.clock import ManualClock
 from penstock.wal import entries_after
 from support.log_contents import contents, verify_path
 from support.log_rig import NOW, Rig, run_rig
+from support.simulated.clock import ManualClock
 
 
 @pytest.fixture(autouse=True)

@@ -262,7 +262,7 @@ async def test_times_are_looked_up_in_raw_objects(cluster: Cluster) -> None:
     for value in (b"a", b"b"):
         await agent.append(key, value)
     agent.forget_memory()
-    from penstock.testing.virtual_loop import START_MS
+    from support.simulated.virtual_loop import START_MS
 
     assert await agent.log.offset_for_time(key, START_MS) == (0, START_MS)
     assert await agent.log.offset_for_time(key, START_MS + 1) is None

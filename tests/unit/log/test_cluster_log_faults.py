@@ -8,10 +8,10 @@ from penstock.log.append.plan import PartitionAppend
 from penstock.model.errors import PenstockError, RetryableError
 from penstock.records.batch import check_batch
 from penstock.state.answers import BatchStatus
-from penstock.testing.faulty import Faulty
-from penstock.testing.journal import JournalFaults
-from penstock.testing.randomness import SeededRandom
 from support.cluster_rig import ANY, Cluster, ClusterAgent, one_batch, passing
+from support.simulated.faulty import Faulty
+from support.simulated.journal import JournalFaults
+from support.simulated.randomness import SeededRandom
 
 STORED = BatchStatus.STORED
 

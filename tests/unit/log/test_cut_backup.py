@@ -28,7 +28,6 @@ from penstock.state.orders import open_local_journal
 from penstock.state.read.queries import Queries
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
-from penstock.testing.clock import ManualClock
 from penstock.wal import WalReader
 from penstock.wal.format import FILE_HEADER_BYTES, generation_of
 from support.backups import (
@@ -41,6 +40,7 @@ from support.backups import (
 )
 from support.log_contents import contents, verify_path
 from support.log_rig import NOW, run_rig
+from support.simulated.clock import ManualClock
 
 
 class Cutting:

@@ -13,8 +13,8 @@ from penstock.peers import OwnBlocks, ZoneStore
 from penstock.peers.codec import BlockRange
 from penstock.placement.rendezvous import owner_of
 from penstock.ports.objects import Versioned, get_directly
-from penstock.testing import ManualClock
 from support.cluster_rig import Cluster, ClusterAgent, ScriptedStore
+from support.simulated.clock import ManualClock
 
 
 def flipped(data: Buffer, random: Random) -> bytes:

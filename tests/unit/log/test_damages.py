@@ -6,7 +6,7 @@ from penstock.log import findings as damage
 from penstock.log.findings import Damage, DamageKind, Damages, Troubles
 from penstock.model.errors import RetryableError
 from penstock.model.ids import PartitionKey
-from penstock.testing.clock import ManualClock
+from support.simulated.clock import ManualClock
 
 KEY = PartitionKey(1)
 

@@ -16,12 +16,12 @@ from penstock.state.pipeline_commands import OpenJob
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.state.rows import LostReason
-from penstock.testing.clock import ManualClock
 from support.archives import archiver_of
 from support.backups import copy_to, memory_store, restore_to
 from support.cluster_rig import Cluster, ClusterAgent, passing
 from support.log_rig import NOW, Rig, run_rig
 from support.restored_clusters import URL, another_cluster, kill, restored
+from support.simulated.clock import ManualClock
 
 
 @dataclass

@@ -25,10 +25,10 @@ from penstock.state.read.queries import Queries
 from penstock.state.schema import FORMAT_VERSION, OLDEST_VERSION
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
-from penstock.testing.clock import ManualClock
 from penstock.wal import entries_after
 from support.log_contents import contents, verify_path
 from support.log_rig import NOW, Rig, run_rig
+from support.simulated.clock import ManualClock
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "data"
 ARCHIVES = sorted(GOLDEN.glob("version-*.tar.gz"))

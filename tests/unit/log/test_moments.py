@@ -22,9 +22,9 @@ from penstock.state.apply.machine import LogMachine
 from penstock.state.commands import Noop, Relay, StoreSegment
 from penstock.state.entries import Entry, encode_entry
 from penstock.state.leftovers import ROWS_PER_COMMAND, TOPIC
-from penstock.testing.clock import ManualClock
-from penstock.testing.inline_executor import InlineExecutor
-from penstock.testing.randomness import SeededRandom
+from support.simulated.clock import ManualClock
+from support.simulated.inline_executor import InlineExecutor
+from support.simulated.randomness import SeededRandom
 
 Wanted = Callable[[JournalRow, int], bool]
 

@@ -11,9 +11,9 @@ from penstock.model.errors import CorruptDataError
 from penstock.replica.archive_format import JOURNAL_PREFIX, SNAPSHOTS_PREFIX
 from penstock.state.commands import SetFeatureLevel
 from penstock.state.schema import INTEGRITY_LEVEL
-from penstock.testing.inline_executor import InlineExecutor
 from support.archives import archive_of, archiver_of, keys, state_of, true_state, write
 from support.cluster_rig import Cluster, ClusterAgent
+from support.simulated.inline_executor import InlineExecutor
 
 FLIP = 'UPDATE topics SET configs = \'{"a":"b"}\''
 UNFLIP = "UPDATE topics SET configs = '{}'"

@@ -9,9 +9,9 @@ from penstock.model.ids import PartitionKey
 from penstock.ports.clock import Clock
 from penstock.state.answers import Refusal, Refused
 from penstock.state.commands import Heartbeat, SetJournalTime
-from penstock.testing.clock import ManualClock
 from support.cluster_rig import BELIEVED_AFTER_MS, Cluster, passing
 from support.log_rig import NOW, Rig, run_rig
+from support.simulated.clock import ManualClock
 
 DAY_MS = 86_400_000
 

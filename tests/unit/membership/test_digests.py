@@ -33,11 +33,11 @@ from penstock.state.orders import ClusterOrder
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.state.schema import INTEGRITY_LEVEL
-from penstock.testing.inline_executor import InlineExecutor
-from penstock.testing.journal import SimulatedJournal
-from penstock.testing.randomness import SeededRandom
-from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
 from support.cluster_rig import ScriptedStore, passing
+from support.simulated.inline_executor import InlineExecutor
+from support.simulated.journal import SimulatedJournal
+from support.simulated.randomness import SeededRandom
+from support.simulated.virtual_loop import VirtualClock, VirtualLoop
 
 INTERVAL_MS = 60_000
 

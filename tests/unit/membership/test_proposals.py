@@ -9,7 +9,7 @@ import pytest
 from penstock.membership.membership import BEATS_MAX, FENCE_AGAIN_S, Membership
 from penstock.membership.silence import Standing
 from penstock.state.commands import Fence, Heartbeat
-from penstock.testing.clock import ManualClock
+from support.simulated.clock import ManualClock
 
 
 def proposing(

@@ -13,11 +13,11 @@ from penstock.objects import Hedged
 from penstock.objects.bucket import BucketStore
 from penstock.objects.local import LocalStore
 from penstock.ports.objects import ObjectInfo, ObjectStore
-from penstock.testing import SeededRandom
 from penstock.testing.conformance import ObjectStoreSuite
-from penstock.testing.device import SimulatedDevice
-from penstock.testing.inline_executor import InlineExecutor
-from penstock.testing.virtual_loop import VirtualLoop, run
+from support.simulated.device import SimulatedDevice
+from support.simulated.inline_executor import InlineExecutor
+from support.simulated.randomness import SeededRandom
+from support.simulated.virtual_loop import VirtualLoop, run
 
 
 class TestHedged(ObjectStoreSuite):

@@ -22,7 +22,8 @@ from penstock.model.errors import (
 from penstock.objects import LocalStore
 from penstock.ports.objects import ObjectStore
 from penstock.system import PosixDevice
-from penstock.testing import SeededRandom, SimulatedDevice
+from support.simulated.device import SimulatedDevice
+from support.simulated.randomness import SeededRandom
 
 
 async def _keys(store: ObjectStore) -> list[str]:

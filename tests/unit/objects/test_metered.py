@@ -4,7 +4,10 @@ import pytest
 
 from penstock.model.errors import NotFoundError
 from penstock.objects import LocalStore, Metered
-from penstock.testing import Faulty, ManualClock, SeededRandom, SimulatedDevice
+from support.simulated.clock import ManualClock
+from support.simulated.device import SimulatedDevice
+from support.simulated.faulty import Faulty
+from support.simulated.randomness import SeededRandom
 
 
 class _Meter:

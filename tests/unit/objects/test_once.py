@@ -13,7 +13,7 @@ from penstock.objects.once import holds, put_once
 from penstock.ports.objects import ObjectStore
 from penstock.system.files import PosixDevice
 from penstock.testing.conformance import ObjectStoreSuite
-from penstock.testing.device import SimulatedDevice
+from support.simulated.device import SimulatedDevice
 
 
 class WithoutLinks(PosixDevice):

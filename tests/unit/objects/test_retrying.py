@@ -18,8 +18,11 @@ from penstock.model.errors import (
 from penstock.objects import LocalStore, Retrying
 from penstock.ports.objects import ObjectInfo, ObjectStore
 from penstock.system.waiting import wait
-from penstock.testing import Faulty, ManualClock, SeededRandom, SimulatedDevice
-from penstock.testing.virtual_loop import VirtualClock, VirtualLoop, run
+from support.simulated.clock import ManualClock
+from support.simulated.device import SimulatedDevice
+from support.simulated.faulty import Faulty
+from support.simulated.randomness import SeededRandom
+from support.simulated.virtual_loop import VirtualClock, VirtualLoop, run
 
 
 class _Failing:

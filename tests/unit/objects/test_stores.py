@@ -9,8 +9,11 @@ from penstock.objects import LocalStore, Metered, Retrying
 from penstock.objects.bucket import BucketStore
 from penstock.ports.objects import ObjectStore
 from penstock.system import PosixDevice
-from penstock.testing import Faulty, ManualClock, SeededRandom, SimulatedDevice
 from penstock.testing.conformance import ObjectStoreSuite
+from support.simulated.clock import ManualClock
+from support.simulated.device import SimulatedDevice
+from support.simulated.faulty import Faulty
+from support.simulated.randomness import SeededRandom
 
 
 class _NoMeter:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.virtual_loop import VirtualLoop
 from support.async_tests import options_of, seed_of
+from support.simulated.virtual_loop import VirtualLoop
 from unit.state.worlds import World, opened_world
 
 

@@ -30,10 +30,10 @@ from penstock.state.commands import (
 )
 from penstock.state.entry_keys import entry_key
 from penstock.state.schema import CLUSTER_LEVEL
-from penstock.testing.journal import JournalFaults, SimulatedJournal
-from penstock.testing.randomness import SeededRandom
-from penstock.testing.virtual_loop import START_MS, VirtualLoop, run
 from support.cluster_orders import Agent, outcome
+from support.simulated.journal import JournalFaults, SimulatedJournal
+from support.simulated.randomness import SeededRandom
+from support.simulated.virtual_loop import START_MS, VirtualLoop, run
 from unit.state.worlds import ONE, World, opened_world
 
 NASTY = JournalFaults(

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from penstock.model.errors import InDoubtError, NotFoundError
 from penstock.state.commands import AllocateProducerIds
-from penstock.testing.journal import SimulatedJournal
-from penstock.testing.randomness import SeededRandom
-from penstock.testing.virtual_loop import VirtualClock, VirtualLoop, run
 from support.cluster_orders import Agent, outcome
+from support.simulated.journal import SimulatedJournal
+from support.simulated.randomness import SeededRandom
+from support.simulated.virtual_loop import VirtualClock, VirtualLoop, run
 
 ONE = [AllocateProducerIds(count=1)]
 

@@ -31,10 +31,10 @@ from penstock.state.levels import KnownLevels
 from penstock.state.log_protocol import LOG_PROTOCOL
 from penstock.state.schema import FEATURE_LEVEL_MAX
 from penstock.system.backoff import Backoff
-from penstock.testing.journal import JournalFaults, SimulatedJournal
-from penstock.testing.randomness import SeededRandom
-from penstock.testing.virtual_loop import VirtualClock, VirtualLoop, run
 from support.cluster_orders import Agent
+from support.simulated.journal import JournalFaults, SimulatedJournal
+from support.simulated.randomness import SeededRandom
+from support.simulated.virtual_loop import VirtualClock, VirtualLoop, run
 
 ONE = [AllocateProducerIds(count=1)]
 REFUSED = InvalidRequestError("append", "journal", "the table is another release's")

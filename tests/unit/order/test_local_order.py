@@ -11,7 +11,7 @@ from penstock.model.errors import RetryableError, StorageFullError
 from penstock.state.answers import AnyAnswer, Done
 from penstock.state.commands import AnyCommand, Noop
 from penstock.state.orders import LocalOrder
-from penstock.testing.clock import ManualClock
+from support.simulated.clock import ManualClock
 
 
 class Lane:

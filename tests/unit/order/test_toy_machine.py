@@ -23,10 +23,10 @@ from penstock.order.port import AppliedEntries, Order
 from penstock.order.protocol import AgentIdentity, EntryKey
 from penstock.replica import Replica
 from penstock.replica.database import connect_reader
-from penstock.testing.clock import ManualClock
-from penstock.testing.journal import JournalFaults, SimulatedJournal
-from penstock.testing.randomness import SeededRandom
-from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
+from support.simulated.clock import ManualClock
+from support.simulated.journal import JournalFaults, SimulatedJournal
+from support.simulated.randomness import SeededRandom
+from support.simulated.virtual_loop import VirtualClock, VirtualLoop
 from unit.order.toy import PROTOCOL, RELAYING, Answer, Change, Command, Toy, ToyState
 
 NOW_MS = 1_600_000_000_000

@@ -17,7 +17,7 @@ from penstock.peers import BlockRange
 from penstock.peers.codec import FrameKind, WalRange, frame
 from penstock.peers.serve import BEAT_S, serve_blocks, serve_wal
 from penstock.ports.objects import Versioned
-from penstock.testing.virtual_loop import VirtualLoop
+from support.simulated.virtual_loop import VirtualLoop
 
 BEAT, END = frame(FrameKind.BEAT), frame(FrameKind.END)
 WANTED = [BlockRange("k", 0, 4), BlockRange("k", 4, 8), BlockRange("k", 8, 12)]

@@ -12,7 +12,7 @@ from penstock.peers.codec import BlockRange, FrameKind
 from penstock.peers.receive import Frame, UnknownCallError
 from penstock.peers.zone import AVOID
 from penstock.placement.rendezvous import owner_of
-from penstock.testing import ManualClock
+from support.simulated.clock import ManualClock
 
 
 class ScriptedCalls:

@@ -13,7 +13,7 @@ from penstock.peers.codec import RANGES_BYTES_MAX, RANGES_MAX, FrameKind
 from penstock.peers.receive import Frame
 from penstock.peers.zone import _Ask, _batches
 from penstock.ports.objects import Versioned
-from penstock.testing import ManualClock
+from support.simulated.clock import ManualClock
 
 FROM_STORE, FROM_PEER = b"s", b"p"
 

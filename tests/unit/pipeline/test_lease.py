@@ -9,7 +9,7 @@ import pytest
 from penstock.model.errors import FencedError, PenstockError, RetryableError
 from penstock.pipeline.api_messages import JobOpen, JobRequest
 from penstock.pipeline.lease import JobLease
-from penstock.testing.clock import ManualClock
+from support.simulated.clock import ManualClock
 from support.waiting import eventually
 
 SHORT_MS = 40

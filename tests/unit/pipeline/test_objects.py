@@ -24,8 +24,8 @@ from penstock.pipeline import objects as objects_module
 from penstock.pipeline.client import DoorClient, DoorOptions, RefusedError
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.presigned import put_headers
-from penstock.testing.clock import ManualClock
 from support.http_stub import Agent
+from support.simulated.clock import ManualClock
 
 
 class Bucket:

@@ -16,7 +16,7 @@ from penstock.pipeline.schedule import (
 )
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
-from penstock.testing.randomness import SeededRandom
+from support.simulated.randomness import SeededRandom
 from support.waiting import eventually
 
 WAIT_S = 120

@@ -21,10 +21,10 @@ from penstock.peers.secret import ClusterSecret
 from penstock.pipeline.client import DoorClient, DoorOptions
 from penstock.pipeline.secret import find_secret
 from penstock.pipeline.transport import RefusedError, Transport
-from penstock.testing.clock import ManualClock
-from penstock.testing.randomness import SeededRandom
 from support.http_stub import Agent, Answer
 from support.ports import free_port
+from support.simulated.clock import ManualClock
+from support.simulated.randomness import SeededRandom
 
 
 @contextmanager

@@ -2,7 +2,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from penstock.testing.virtual_loop import VirtualLoop
+from support.simulated.virtual_loop import VirtualLoop
 from unit.replica.followers import Following, followed
 
 

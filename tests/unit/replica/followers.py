@@ -11,9 +11,9 @@ from penstock.ports.clock import Clock
 from penstock.replica import Applied
 from penstock.replica.follower import Follower, FollowerSettings, Pins
 from penstock.replica.marks import LOCAL_MARK, RowMark
-from penstock.testing.journal import SimulatedJournal
-from penstock.testing.randomness import SeededRandom
-from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
+from support.simulated.journal import SimulatedJournal
+from support.simulated.randomness import SeededRandom
+from support.simulated.virtual_loop import VirtualClock, VirtualLoop
 
 
 class HeldReplica:

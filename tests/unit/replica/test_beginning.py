@@ -18,9 +18,9 @@ from penstock.replica.beginning import (
 from penstock.state.apply.machine import LogMachine
 from penstock.state.commands import Noop
 from penstock.state.entries import Entry, decode_entry, encode_entry
-from penstock.testing.clock import ManualClock
-from penstock.testing.journal import SimulatedJournal
-from penstock.testing.randomness import SeededRandom
+from support.simulated.clock import ManualClock
+from support.simulated.journal import SimulatedJournal
+from support.simulated.randomness import SeededRandom
 
 DIGEST = bytes(range(32))
 BEGINNING = Beginning(cluster_id="restored-cluster-00001", position=1, digest=DIGEST)

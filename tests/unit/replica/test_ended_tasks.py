@@ -7,8 +7,8 @@ import pytest
 
 from penstock.replica.ended_tasks import end_tasks
 from penstock.system.heard import Cause, swallowed_counts
-from penstock.testing.randomness import SeededRandom
-from penstock.testing.virtual_loop import VirtualLoop, run
+from support.simulated.randomness import SeededRandom
+from support.simulated.virtual_loop import VirtualLoop, run
 
 
 async def _fail(text: str) -> None:

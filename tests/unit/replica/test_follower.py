@@ -26,10 +26,10 @@ from penstock.replica.follower import Follower, FollowerSettings
 from penstock.replica.marks import LOCAL_MARK, RowMark
 from penstock.system import SystemClock
 from penstock.system.heard import forget
-from penstock.testing.journal import JournalFaults, SimulatedJournal
-from penstock.testing.randomness import SeededRandom
-from penstock.testing.virtual_loop import VirtualClock, VirtualLoop, run
 from support.async_tests import options_of
+from support.simulated.journal import JournalFaults, SimulatedJournal
+from support.simulated.randomness import SeededRandom
+from support.simulated.virtual_loop import VirtualClock, VirtualLoop, run
 
 
 class Notes:

@@ -10,9 +10,9 @@ import pytest
 from penstock.model.errors import RetryableError
 from penstock.ports.journal import JournalRow
 from penstock.replica.follower import FollowerSettings
-from penstock.testing.clock import ManualClock
-from penstock.testing.inline_executor import InlineExecutor
-from penstock.testing.randomness import SeededRandom
+from support.simulated.clock import ManualClock
+from support.simulated.inline_executor import InlineExecutor
+from support.simulated.randomness import SeededRandom
 from unit.replica.followers import Following, HeldReplica, follower_of
 
 PATIENT = FollowerSettings(gap_ms=10_000)

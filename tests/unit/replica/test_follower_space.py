@@ -8,7 +8,7 @@ import pytest
 from penstock.model.errors import StorageFullError
 from penstock.ports.journal import JournalRow
 from penstock.replica.follower import Follower, FollowerSettings
-from penstock.testing.clock import ManualClock
+from support.simulated.clock import ManualClock
 from unit.replica.followers import Following, HeldReplica, follower_of
 
 ROWS = [JournalRow(position, 5, b"%d" % position) for position in range(1, 5)]

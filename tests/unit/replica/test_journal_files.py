@@ -27,8 +27,8 @@ from penstock.replica.journal_format import (
     first_of_name,
 )
 from penstock.system.files import PosixDevice
-from penstock.testing.device import SimulatedDevice
-from penstock.testing.randomness import SeededRandom
+from support.simulated.device import SimulatedDevice
+from support.simulated.randomness import SeededRandom
 
 
 def rows(first: int, end: int) -> list[Row]:

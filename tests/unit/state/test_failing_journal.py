@@ -15,9 +15,9 @@ from penstock.model.errors import (
 from penstock.ports.journal import JournalRow
 from penstock.state.answers import ProducerIds
 from penstock.state.commands import TrimLog
-from penstock.testing.journal import JournalFaults
-from penstock.testing.virtual_loop import VirtualClock
 from support.cluster_orders import outcome
+from support.simulated.journal import JournalFaults
+from support.simulated.virtual_loop import VirtualClock
 from unit.state.worlds import ONE, World
 
 

@@ -31,7 +31,7 @@ from penstock.state.rows import (
     WriterRow,
 )
 from penstock.state.schema import FORMAT_VERSION, OLDEST_VERSION
-from penstock.testing import SeededRandom
+from support.simulated.randomness import SeededRandom
 from unit.state.orders import KEY, TOPIC_ID, batch, commit, open_order
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metadata"

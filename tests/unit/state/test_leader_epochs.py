@@ -28,7 +28,7 @@ from penstock.state.orders import LocalJournal
 from penstock.state.read.queries import Queries
 from penstock.state.restored import begin_restored
 from penstock.state.schema import FORMAT_VERSION, SCHEMA
-from penstock.testing.randomness import SeededRandom
+from support.simulated.randomness import SeededRandom
 from unit.state.orders import KEY, TOPIC_ID, batch, commit, open_order, topic
 
 

@@ -17,7 +17,7 @@ from penstock.state.meta import COUNTERS, EPOCH_FLOOR, HISTORIES, LEADER_EPOCH, 
 from penstock.state.restored import begin_restored
 from penstock.state.schema import FORMAT_VERSION, SCHEMA
 from penstock.state.tables import Tables
-from penstock.testing.randomness import SeededRandom
+from support.simulated.randomness import SeededRandom
 
 NOW_MS = EPOCH_ORIGIN_MS + 200_000_000_000
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "journal.md"

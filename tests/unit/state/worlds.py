@@ -10,10 +10,10 @@ from penstock.replica.follower import FollowerSettings
 from penstock.state.commands import (
     AllocateProducerIds,
 )
-from penstock.testing.journal import JournalFaults, SimulatedJournal
-from penstock.testing.randomness import SeededRandom
-from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
 from support.cluster_orders import Agent
+from support.simulated.journal import JournalFaults, SimulatedJournal
+from support.simulated.randomness import SeededRandom
+from support.simulated.virtual_loop import VirtualClock, VirtualLoop
 
 ONE = [AllocateProducerIds(count=1)]
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.system.backoff import Backoff
-from penstock.testing.randomness import SeededRandom
+from support.simulated.randomness import SeededRandom
 
 PAUSES = Backoff(first_s=0.5, most_s=3.0)
 

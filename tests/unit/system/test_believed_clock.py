@@ -7,7 +7,7 @@ import pytest
 from penstock.ports.clock import AgeClock, Clock
 from penstock.system import BelievedClock, SystemClock
 from penstock.system.clock import _clock_through_sleep, elapsed_s
-from penstock.testing.clock import ManualClock
+from support.simulated.clock import ManualClock
 
 NOW = 1_790_000_000_000
 DAY = 86_400_000

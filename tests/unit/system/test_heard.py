@@ -6,7 +6,7 @@ import pytest
 
 from penstock.model.errors import RetryableError
 from penstock.system.heard import Cause, Heard
-from penstock.testing.clock import ManualClock
+from support.simulated.clock import ManualClock
 
 logger = logging.getLogger(__name__)
 CAUSE = Cause.EVENT_LOOP

@@ -1,7 +1,7 @@
 """One line a minute per kind, and no event uncounted."""
 
 from penstock.system.seldom import INTERVAL_S, KINDS_MAX, Seldom
-from penstock.testing.clock import ManualClock
+from support.simulated.clock import ManualClock
 
 
 def test_a_kind_has_one_line_a_minute_with_the_count_of_those_between() -> None:

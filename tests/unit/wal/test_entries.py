@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.errors import CorruptDataError, StorageFullError
-from penstock.testing import SeededRandom, SimulatedDevice
 from penstock.wal import WalEntry, WalWriter, entries_after
+from support.simulated.device import SimulatedDevice
+from support.simulated.randomness import SeededRandom
 from support.wal_frames import append
 
 FILE_BYTES = 16 * 1024

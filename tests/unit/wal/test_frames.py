@@ -2,10 +2,10 @@
 
 import pytest
 
-from penstock.testing import SimulatedDevice
 from penstock.wal import WalWriter
 from penstock.wal.format import FILE_HEADER_BYTES, FRAMES_START
 from penstock.wal.frames import whole_frames
+from support.simulated.device import SimulatedDevice
 from support.wal_frames import append
 
 FILE_BYTES = 64 * 1024

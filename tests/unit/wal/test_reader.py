@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from penstock.model.errors import RetryableError
-from penstock.testing import SimulatedDevice
 from penstock.wal import WalPlace, WalReader, WalWriter
 from penstock.wal.format import FRAMES_START
+from support.simulated.device import SimulatedDevice
 from support.wal_frames import append
 
 FILE_BYTES = 16 * 1024

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.errors import CorruptDataError, RetryableError, StorageFullError
-from penstock.testing import SeededRandom, SimulatedDevice
 from penstock.wal import WalReader, WalWriter
 from penstock.wal.format import encode_file_header, encode_frame_header
 from penstock.wal.recovery import find_files
+from support.simulated.device import SimulatedDevice
+from support.simulated.randomness import SeededRandom
 from support.wal_frames import append
 
 FILE_BYTES = 16 * 1024

@@ -11,8 +11,8 @@ from penstock.model.errors import (
     RetryableError,
     StorageFullError,
 )
-from penstock.testing import SimulatedDevice
 from penstock.wal import WalPlace, WalReader, WalWriter
+from support.simulated.device import SimulatedDevice
 from support.wal_frames import append
 
 FILE_BYTES = 16 * 1024

@@ -20,7 +20,7 @@ from penstock.app.http.agents_api import answered, json_response
 from penstock.app.http.connection import RequestSlots, read_body
 from penstock.app.http.gate import HttpEnding, HttpGate, HttpLimits, HttpRefusal
 from penstock.app.http_port import HttpServer
-from penstock.testing.clock import ManualClock
+from support.simulated.clock import ManualClock
 from support.waiting import until
 
 DEADLINE_S = 60.0

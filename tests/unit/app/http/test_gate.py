@@ -16,7 +16,7 @@ from penstock.app.http.gate import (
     Phase,
 )
 from penstock.model.errors import OverloadedError
-from penstock.testing.clock import ManualClock
+from support.simulated.clock import ManualClock
 
 
 @dataclass(eq=False)

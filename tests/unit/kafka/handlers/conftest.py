@@ -20,9 +20,9 @@ from penstock.kafka.context import RequestContext
 from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.wire import schema
 from penstock.model.steps import at_once
-from penstock.testing.virtual_loop import VirtualLoop
 from support.async_tests import options_of
 from support.replies import encoded as encoded_answer
+from support.simulated.virtual_loop import VirtualLoop
 from unit.groups import fakes
 from unit.kafka.conftest import NoSink
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kafka.net.waves import BYTES_MAX, CONNECTIONS_MIN, SPAN_S, ProduceWaves
-from penstock.testing.clock import ManualClock
+from support.simulated.clock import ManualClock
 
 PRODUCE = memoryview(b"\0\0 produce")
 FETCH = memoryview(b"\0\1 fetch")

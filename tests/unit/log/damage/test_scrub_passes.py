@@ -7,9 +7,9 @@ import pytest
 from penstock.model.errors import RetryableError
 from penstock.model.ids import PartitionKey, partition_of
 from penstock.state.rows import StoredRun
-from penstock.testing.clock import ManualClock
 from support.log_rig import NOW, Rig
 from support.rot import runs_of
+from support.simulated.clock import ManualClock
 from unit.log.damage.test_scrub import FAST, scrub_all
 
 STILL = 1 << 40

@@ -14,7 +14,7 @@ from penstock.ports.objects import Versioned
 from penstock.segment import build_segment
 from penstock.segment.format import Mark, SegmentRun
 from penstock.state.rows import StoredRun
-from penstock.testing.clock import ManualClock
+from support.simulated.clock import ManualClock
 
 TOPIC = bytes([7] * 16)
 KEY = PartitionKey((1 << 20) + 3)

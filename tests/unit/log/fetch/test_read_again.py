@@ -22,10 +22,10 @@ from penstock.records.sums import partition_seed, run_sum
 from penstock.segment import build_segment
 from penstock.segment.format import Mark, SegmentRun
 from penstock.state.rows import StoredRun
-from penstock.testing.clock import ManualClock
-from penstock.testing.inline_executor import InlineExecutor
-from penstock.testing.randomness import SeededRandom
 from support.batches import make_batch
+from support.simulated.clock import ManualClock
+from support.simulated.inline_executor import InlineExecutor
+from support.simulated.randomness import SeededRandom
 
 KEY = PartitionKey((1 << 20) + 3)
 TOPIC = bytes([7] * 16)

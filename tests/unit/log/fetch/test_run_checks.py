@@ -15,9 +15,9 @@ from penstock.log.findings import DamagedError, DamageKind, Damages
 from penstock.model.ids import PartitionKey
 from penstock.records.sums import SUM_MASK
 from penstock.state.rows import StoredRun
-from penstock.testing.clock import ManualClock
-from penstock.testing.inline_executor import InlineExecutor
-from penstock.testing.randomness import SeededRandom
+from support.simulated.clock import ManualClock
+from support.simulated.inline_executor import InlineExecutor
+from support.simulated.randomness import SeededRandom
 
 KEY: Final = PartitionKey(3)
 OTHER: Final = PartitionKey(4)

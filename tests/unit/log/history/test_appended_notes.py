@@ -11,9 +11,9 @@ from penstock.log.history.appended_notes import AppendedNotes
 from penstock.log.history.lost_records import LostBatch
 from penstock.model.errors import CorruptDataError
 from penstock.model.ids import PartitionKey
-from penstock.testing.randomness import SeededRandom
-from penstock.testing.virtual_loop import VirtualLoop, run
 from support.cluster_rig import Cluster, ClusterAgent, ScriptedStore, run_cluster
+from support.simulated.randomness import SeededRandom
+from support.simulated.virtual_loop import VirtualLoop, run
 from unit.log.history.test_repair import STORED, lost_life, repair_of
 
 PARTITIONS = (("a", 1), ("a-1", 0), ("a", 10))

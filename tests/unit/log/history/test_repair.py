@@ -17,9 +17,9 @@ from penstock.replica.aside import set_aside
 from penstock.state.answers import BatchStatus
 from penstock.state.commands import AlterTopicConfigs
 from penstock.state.rows import HistoryOutcome
-from penstock.testing.inline_executor import InlineExecutor
 from support.archives import archive_of, archiver_of, write
 from support.cluster_rig import Cluster, ClusterAgent, passing
+from support.simulated.inline_executor import InlineExecutor
 from unit.log.lost_journals import lost_of
 
 STORED = BatchStatus.STORED

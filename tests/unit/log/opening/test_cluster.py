@@ -29,9 +29,9 @@ from penstock.replica.archive_format import SnapshotName
 from penstock.replica.beginning import Beginning, encode_beginning
 from penstock.replica.bootstrap import Bootstrapped
 from penstock.replica.marks import RowMark
-from penstock.testing.clock import ManualClock
-from penstock.testing.inline_executor import InlineExecutor
-from penstock.testing.randomness import SeededRandom
+from support.simulated.clock import ManualClock
+from support.simulated.inline_executor import InlineExecutor
+from support.simulated.randomness import SeededRandom
 
 CLUSTER = "some-cluster-0000001"
 ROW = JournalRow(7, 5, b"row")

@@ -17,8 +17,8 @@ from penstock.replica.dump import canonical_dump
 from penstock.state.orders import open_local_journal
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
-from penstock.testing.clock import ManualClock
 from support.log_rig import NOW, Rig, run_rig
+from support.simulated.clock import ManualClock
 
 
 def dump(path: Path) -> bytes:

@@ -11,8 +11,8 @@ from penstock.records.batch import check_batch
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.state.read.queries import StoredRun
-from penstock.testing.randomness import SeededRandom
 from support.log_rig import ANY, NOW, Rig
+from support.simulated.randomness import SeededRandom
 
 
 def batch(key: PartitionKey, *, producer: tuple[int, int], size: int = 5) -> PartitionAppend:

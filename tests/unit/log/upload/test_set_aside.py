@@ -5,7 +5,7 @@ from penstock.log.upload.set_aside import REREAD, SetAside
 from penstock.model.errors import CorruptDataError
 from penstock.model.ids import PartitionKey
 from penstock.state.rows import StoredRun
-from penstock.testing.clock import ManualClock
+from support.simulated.clock import ManualClock
 
 RUN = StoredRun(PartitionKey(1), 5, 8, 1, "", 16, 300, 5, 3)
 OTHER = StoredRun(PartitionKey(1), 8, 9, 1, "", 316, 100, 5, 1)

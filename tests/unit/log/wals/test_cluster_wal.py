@@ -26,10 +26,10 @@ from penstock.state.commands import (
     RunCommit,
 )
 from penstock.system.files import PosixDevice
-from penstock.testing.device import SimulatedDevice
-from penstock.testing.inline_executor import InlineExecutor
-from penstock.testing.randomness import SeededRandom
 from support.cluster_rig import FILE_BYTES, Cluster, ClusterAgent, passing
+from support.simulated.device import SimulatedDevice
+from support.simulated.inline_executor import InlineExecutor
+from support.simulated.randomness import SeededRandom
 
 STORED = BatchStatus.STORED
 

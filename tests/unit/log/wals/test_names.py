@@ -28,15 +28,15 @@ from penstock.state.answers import BatchStatus
 from penstock.state.orders import ClusterOrder
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
-from penstock.testing.clock import ManualClock
-from penstock.testing.inline_executor import InlineExecutor
-from penstock.testing.journal import SimulatedJournal
-from penstock.testing.randomness import SeededRandom
 from penstock.wal.recovery import FOLDER, holds_frames
 from support.archives import archive_of
 from support.cluster_rig import Cluster, ClusterAgent
 from support.log_contents import contents
 from support.log_rig import Rig, run_rig
+from support.simulated.clock import ManualClock
+from support.simulated.inline_executor import InlineExecutor
+from support.simulated.journal import SimulatedJournal
+from support.simulated.randomness import SeededRandom
 
 OTHER = "another-cluster-000002"
 WAL = {"wal": True, "durability": "wal", "segment_age_ms": 600_000}

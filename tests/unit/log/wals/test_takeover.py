@@ -15,8 +15,8 @@ from penstock.ports.device import Device, File
 from penstock.state.answers import Done
 from penstock.state.commands import Fence
 from penstock.system.files import PosixDevice
-from penstock.testing.inline_executor import InlineExecutor
 from support.cluster_rig import Cluster, ClusterAgent, passing
+from support.simulated.inline_executor import InlineExecutor
 
 AWAY = RetryableError("put", "store", "away")
 

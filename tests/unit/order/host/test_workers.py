@@ -39,7 +39,7 @@ from penstock.state.read.view import StateView
 from penstock.state.rows import Shard
 from penstock.state.schema import CLUSTER_LEVEL, PIPELINE_LEVEL
 from penstock.system.clock import SystemClock
-from penstock.testing.randomness import SeededRandom
+from support.simulated.randomness import SeededRandom
 
 WRITER, WORKER = 1, 2
 

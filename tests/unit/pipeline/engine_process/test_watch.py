@@ -13,7 +13,7 @@ from penstock.pipeline.engine_process.watch import (
     answers,
     watch_of,
 )
-from penstock.testing.clock import ManualClock
+from support.simulated.clock import ManualClock
 
 
 def test_a_masters_url_names_its_addresses() -> None:

@@ -20,8 +20,8 @@ from penstock.pipeline.tables.maintenance import Maintenance, MaintenanceSummary
 from penstock.pipeline.tables.offsets import OFFSETS_PROPERTY
 from penstock.pipeline.tables.settings import CatalogSettings, TableSettings
 from penstock.system import SystemClock
-from penstock.testing.clock import ManualClock
 from support.door import Door
+from support.simulated.clock import ManualClock
 from support.tables import Lake, follow, new_record, produce, produce_values, records_of
 
 HOUR_MS = 3_600_000

@@ -24,7 +24,7 @@ from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.state.restored import begin_restored
 from penstock.state.schema import INTEGRITY_LEVEL, PIPELINE_LEVEL
-from penstock.testing.randomness import SeededRandom
+from support.simulated.randomness import SeededRandom
 from unit.state.test_digest_plan import digest
 
 

@@ -42,7 +42,7 @@ from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.state.restored import begin_restored
 from penstock.state.rows import HistoryOutcome, LostReason
-from penstock.testing.randomness import SeededRandom
+from support.simulated.randomness import SeededRandom
 
 KEY = 1 << 20
 

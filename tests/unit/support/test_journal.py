@@ -6,9 +6,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from penstock.ports.journal import Journal
 from penstock.replica.beginning import Beginning
 from penstock.system import SystemClock
-from penstock.testing.journal import JournalFaults, SimulatedJournal
 from penstock.testing.journal_conformance import JournalSuite, JournalWorld
-from penstock.testing.randomness import SeededRandom
+from support.simulated.journal import JournalFaults, SimulatedJournal
+from support.simulated.randomness import SeededRandom
 
 
 class _World:

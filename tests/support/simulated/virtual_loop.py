@@ -22,7 +22,7 @@ from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final, Self, TypeVar
 
 from penstock.ports.random import Random
-from penstock.testing.inline_executor import InlineExecutor
+from support.simulated.inline_executor import InlineExecutor
 
 T = TypeVar("T")
 
@@ -94,12 +94,12 @@ def _fill(
     loop: asyncio.AbstractEventLoop,
     context: Context | None,
 ) -> None:
-    handle._context = copy_context() if context is None else context  # noqa: SLF001
-    handle._loop = loop  # noqa: SLF001
-    handle._callback = callback  # noqa: SLF001
-    handle._args = args  # noqa: SLF001
-    handle._cancelled = False  # noqa: SLF001
-    handle._repr = handle._source_traceback = None  # noqa: SLF001
+    handle._context = copy_context() if context is None else context
+    handle._loop = loop
+    handle._callback = callback
+    handle._args = args
+    handle._cancelled = False
+    handle._repr = handle._source_traceback = None
 
 
 class _Handle(asyncio.Handle):
@@ -269,7 +269,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """There is no selector to wake."""
 
     def _make_ready(self, handle: asyncio.Handle) -> None:
-        node = handle._context.get(_NODE) or self.world  # type: ignore[attr-defined]  # noqa: SLF001
+        node = handle._context.get(_NODE) or self.world  # type: ignore[attr-defined]
         if node.dead or self._discarding:
             self._kept.append(handle)
             return
@@ -281,7 +281,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Run all there is until `stop` is called: one callback at a time, whose node is drawn."""
         timers, active, below = self._timers, self._active, self._random.below
         while not self._stopping:  # type: ignore[attr-defined]
-            while timers and timers[0][2]._cancelled:  # noqa: SLF001
+            while timers and timers[0][2]._cancelled:
                 heapq.heappop(timers)
             if not active:
                 if not timers:
@@ -291,7 +291,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 self._now_s = max(self._now_s, timers[0][0])
             while timers and timers[0][0] <= self._now_s:
                 timer = heapq.heappop(timers)[2]
-                if not timer._cancelled:  # noqa: SLF001
+                if not timer._cancelled:
                     self._make_ready(timer)
             if not active:
                 continue
@@ -305,9 +305,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 raise StuckError(f"{self.steps} callbacks at {self._now_s:.3f} s\n{self.dump()}")
             self._now_s += STEP_S
             self.trace = hash((self.trace, node.index, self._now_s))
-            if not handle._cancelled:  # noqa: SLF001
+            if not handle._cancelled:
                 self.running = node
-                handle._run()  # noqa: SLF001
+                handle._run()
                 self.running = self.world
 
     def note_forgotten(self) -> None:
@@ -321,7 +321,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         for task in self._watched:
             if not task.done() or (task.node and task.node.paused):
                 watched.append(task)
-            elif task._log_traceback and not (task.node and task.node.dead):  # noqa: SLF001
+            elif task._log_traceback and not (task.node and task.node.dead):
                 if task not in self._doubtful:
                     doubtful.add(task)
                     watched.append(task)
@@ -350,7 +350,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Run nothing more; what is scheduled from here on is dropped. For the end of a run."""
         self._discarding = True
         for task in asyncio.all_tasks(self):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
         for node in self._nodes:
             node.ready.clear()
         self._active.clear()
@@ -361,14 +361,14 @@ def _make_task(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> "a
     assert isinstance(loop, VirtualLoop)
     task = _Task(coro, loop=loop, **options)
     if task.node is not None and task.node is not loop.world:
-        loop._kept.append(task)  # noqa: SLF001
-        loop._watched.append(task)  # noqa: SLF001
+        loop._kept.append(task)
+        loop._watched.append(task)
     return task
 
 
 def _note_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     assert isinstance(loop, VirtualLoop)
-    if loop._discarding:  # noqa: SLF001
+    if loop._discarding:
         return
     error = context.get("exception")
     loop.faults.append(f"{loop.running.name}: {context.get('message')}: {error!r}")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from typing_extensions import Buffer
 
-from penstock.testing.device import SimulatedDevice, SimulatedFile, SimulatedStatus
+from support.simulated.device import SimulatedDevice, SimulatedFile, SimulatedStatus
 
 
 class PowerCutError(Exception):

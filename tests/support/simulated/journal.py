@@ -419,7 +419,7 @@ class SimulatedConnection:
         when_s = asyncio.get_running_loop().time() + server.seconds(duration)
         server.at(when_s, self._commit, request, row, doubled)
 
-    def _commit(self, request: _Append, row: JournalRow, doubled: bool) -> None:  # noqa: FBT001
+    def _commit(self, request: _Append, row: JournalRow, doubled: bool) -> None:
         server, faults = self._server, self._server.faults
         if request.generation != self._generation:
             # No caller waits for it any more. It may be committed all the same, also after it was

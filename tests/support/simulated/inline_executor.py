@@ -47,7 +47,7 @@ class InlineExecutor(Executor):
                 return
             try:
                 result = fn(*args, **kwargs)
-            except BaseException as error:  # noqa: BLE001 - the caller's, as an executor has it
+            except BaseException as error:
                 self._later(self._settle, future, None, error)
             else:
                 self._later(self._settle, future, result, None)
@@ -56,7 +56,7 @@ class InlineExecutor(Executor):
         self._begin()
         return future
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - the base's
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more work. No thread has to be waited for."""
         self._closed = True
 

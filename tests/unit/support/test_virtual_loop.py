@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from penstock.model.errors import ConflictError, NotFoundError, RetryableError
-from penstock.testing.inline_executor import InlineExecutor
-from penstock.testing.randomness import SeededRandom
-from penstock.testing.simulated_link import SimulatedLink
-from penstock.testing.simulated_store import SimulatedBucket, SimulatedStore
-from penstock.testing.virtual_loop import StuckError, VirtualClock, VirtualLoop, run
+from support.simulated.inline_executor import InlineExecutor
+from support.simulated.link import SimulatedLink
+from support.simulated.randomness import SeededRandom
+from support.simulated.store import SimulatedBucket, SimulatedStore
+from support.simulated.virtual_loop import StuckError, VirtualClock, VirtualLoop, run
 
 
 def test_time_jumps_to_the_next_timer() -> None:
@@ -233,11 +233,11 @@ def test_a_run_does_not_depend_on_the_hash_seed() -> None:
         f"s = u.spec_from_file_location('t', {__file__!r}); m = u.module_from_spec(s);"
         "s.loader.exec_module(m); print(m._interleaving(7))"
     )
-    source = str(Path(__file__).parents[3] / "src")
+    places = [str(Path(__file__).parents[3] / "src"), str(Path(__file__).parents[2])]
     outputs = {
         subprocess.run(
             [sys.executable, "-c", script],
-            env={**os.environ, "PYTHONHASHSEED": number, "PYTHONPATH": source},
+            env={**os.environ, "PYTHONHASHSEED": number, "PYTHONPATH": os.pathsep.join(places)},
             capture_output=True,
             text=True,
             check=True,

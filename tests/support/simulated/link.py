@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from penstock.model.errors import PenstockError, RetryableError
 from penstock.ports.random import Random
-from penstock.testing.virtual_loop import Node, VirtualLoop
+from support.simulated.virtual_loop import Node, VirtualLoop
 
 T = TypeVar("T")
 

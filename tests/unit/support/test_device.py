@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from penstock.ports.device import Device
-from penstock.testing import SeededRandom, SimulatedDevice
 from penstock.testing.conformance import DeviceSuite
+from support.simulated.device import SimulatedDevice
+from support.simulated.randomness import SeededRandom
 
 
 class TestSimulatedDevice(DeviceSuite):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.testing.virtual_loop import VirtualLoop
+from support.simulated.virtual_loop import VirtualLoop
 
 ended: list[str] = []
 

@@ -4,7 +4,10 @@ import pytest
 
 from penstock.model.errors import NotFoundError, RetryableError
 from penstock.objects import LocalStore
-from penstock.testing import Faulty, ManualClock, SeededRandom, SimulatedDevice
+from support.simulated.clock import ManualClock
+from support.simulated.device import SimulatedDevice
+from support.simulated.faulty import Faulty
+from support.simulated.randomness import SeededRandom
 
 
 async def test_a_failed_put_did_nothing_and_a_lost_one_all() -> None:

@@ -13,8 +13,8 @@ from typing_extensions import Buffer
 
 from penstock.model.errors import ConflictError, CorruptDataError, NotFoundError, RetryableError
 from penstock.ports.objects import ObjectInfo, Versioned
-from penstock.testing.simulated_link import SimulatedLink
-from penstock.testing.virtual_loop import START_MS, VirtualLoop
+from support.simulated.link import SimulatedLink
+from support.simulated.virtual_loop import START_MS, VirtualLoop
 
 
 @dataclass(slots=True)
