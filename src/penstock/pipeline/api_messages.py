@@ -83,6 +83,21 @@ class JobState(Message, frozen=True):
     is_open: bool
 
 
+class OpenPipelineJob(Message, frozen=True):
+    """A job that is open. `opened_ms`: journal time; see `JobRequest`."""
+
+    job: int
+    kind: str
+    name: str
+    opened_ms: int
+
+
+class Jobs(Message, frozen=True):
+    """All open jobs, the oldest first: at a head of the journal read after the request came."""
+
+    jobs: list[OpenPipelineJob]
+
+
 # -- what there is -------------------------------------------------------------------------------
 
 

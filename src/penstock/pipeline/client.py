@@ -18,9 +18,11 @@ from penstock.pipeline.api_messages import (
     Info,
     JobOpen,
     JobRequest,
+    Jobs,
     JobState,
     Offsets,
     OffsetsRequest,
+    OpenPipelineJob,
     Producers,
     ProducersRequest,
     Range,
@@ -175,6 +177,14 @@ class DoorClient:
         """Whether a job goes on: by a head of the journal that is read after the call."""
         path = f"{door.JOBS_PATH}/{job}"
         return self._get(path, JobState, "look up job", str(job)).is_open
+
+    def jobs(self) -> list[OpenPipelineJob]:
+        """All open jobs, the oldest first: at a head of the journal that is read after the call.
+
+        Raises:
+            InvalidRequestError: an agent of an older release, which lists none.
+        """
+        return self._get(door.JOBS_PATH, Jobs, "list", "jobs").jobs
 
     def close_job(self, job: int, *, deadline_s: float | None = None) -> None:
         """End a job; also one that is over."""

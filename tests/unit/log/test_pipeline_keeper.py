@@ -11,7 +11,7 @@ import pytest
 from penstock.app.api.status import PipelineStatus
 from penstock.log.retention.keeper import ONCE_PREFIX
 from penstock.model.ids import PartitionKey
-from penstock.model.table_names import TABLE_WRITER_PREFIX
+from penstock.model.table_names import PIN_JOB, TABLE_WRITER_PREFIX
 from penstock.segment import job_object_key
 from penstock.state.answers import JobOpened, Refusal, Refused, RunsReplaced, WriteCommitted
 from penstock.state.commands import AlterTopicConfigs, CondemnObjects, DeleteTopic
@@ -310,6 +310,31 @@ async def test_retention_waits_for_an_enabled_table_and_for_no_other(rig: Rig) -
     await rig.log.commit([disabled])
     assert await keeper.trim_expired() == 1
     assert keeper.partitions_kept_for_tables == 0
+
+
+@pytest.mark.parametrize("configs", [{"retention_ms": "1000"}, {"retention_bytes": "1"}])
+async def test_retention_leaves_a_pinned_topic_alone_and_no_other(
+    rig: Rig, configs: dict[str, str]
+) -> None:
+    keys = [(await rig.topic(name, **configs))[0] for name in ("pinned", "other")]
+    for value in (b"a", b"b"):
+        for key in keys:
+            await rig.append(key, value)
+        await rig.drain()
+    rig.clock.advance(10)
+    topic = rig.view.topic("pinned")
+    assert topic is not None
+    pin = OpenJob(kind=PIN_JOB, name=topic.topic_id.hex(), lease_ms=60_000, age_max_ms=60_000)
+    (opened,) = await rig.log.commit([pin])
+    assert isinstance(opened, JobOpened)
+    assert await rig.log.keeper.trim_expired() == 1
+    assert rig.log.log_start(keys[0]) == 0
+    assert rig.log.log_start(keys[1]) > 0
+    # Nothing closes the pin of a query of Spark: its lease does.
+    rig.clock.advance(61)
+    assert await rig.log.keeper.close_silent_jobs() == 1
+    assert await rig.log.keeper.trim_expired() == 1
+    assert rig.log.log_start(keys[0]) > 0
 
 
 @pytest.mark.parametrize(

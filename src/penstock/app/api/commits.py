@@ -18,7 +18,9 @@ from penstock.pipeline.api_messages import (
     LEASE_MS_MAX,
     JobOpen,
     JobRequest,
+    Jobs,
     JobState,
+    OpenPipelineJob,
     Range,
     Replaced,
     ReplaceRequest,
@@ -61,6 +63,7 @@ def calls(sources: PipelineSources) -> Sequence[Call]:
     job = door.JOBS_PATH + "/{job:int}"
     return [
         (door.JOBS_PATH, "POST", "open_job", commits.open_job),
+        (door.JOBS_PATH, "GET", "jobs", commits.jobs),
         (job, "GET", "job", commits.job),
         (job + "/renew", "POST", "renew_job", commits.renew_job),
         (job, "DELETE", "close_job", commits.close_job),
@@ -97,6 +100,20 @@ class _Commits:
         return message(
             JobOpen(
                 job=answer.job, position=answer.position, time_ms=answer.time_ms, lease_ms=lease_ms
+            )
+        )
+
+    async def jobs(self, _: Request) -> Response:
+        await self._sources.confirm()
+        found = await self._sources.ask(lambda queries: queries.pipeline_jobs())
+        return message(
+            Jobs(
+                jobs=[
+                    OpenPipelineJob(
+                        job=job.job, kind=job.kind, name=job.name, opened_ms=job.opened_ms
+                    )
+                    for job in found
+                ]
             )
         )
 

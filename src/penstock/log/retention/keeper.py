@@ -28,7 +28,7 @@ from penstock.log.retention.table_waits import TableWaits, Wanted
 from penstock.log.retention.time_setting import TimeSetting
 from penstock.log.settings import LogSettings
 from penstock.model.ids import PartitionKey, partition_key, partition_of
-from penstock.model.table_names import TABLE_WRITER_PREFIX, table_name
+from penstock.model.table_names import PIN_JOB, TABLE_WRITER_PREFIX, table_name
 from penstock.model.topic_configs import TopicSettings, topic_settings
 from penstock.ports.objects import ObjectStore
 from penstock.state.ages import Ages
@@ -187,6 +187,8 @@ class Keeper:
 
         def plan() -> list[int]:
             queries = self._queries()
+            if _is_pinned(queries, topic):
+                return []
             sizes = queries.partition_bytes(keys)
             trimming = queries.trims_left()
             items: list[int] = []
@@ -424,6 +426,12 @@ class Keeper:
 
     async def _in_pool(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+
+def _is_pinned(queries: Queries, topic: Topic) -> bool:
+    """Whether a read of the topic and its table is under way: see `PIN_JOB`."""
+    name = topic.topic_id.hex()
+    return any(job.kind == PIN_JOB and job.name == name for job in queries.pipeline_jobs())
 
 
 def partition_keys(topic: Topic) -> list[PartitionKey]:

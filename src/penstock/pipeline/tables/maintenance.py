@@ -5,7 +5,7 @@ expired snapshots alone named; a file's age guards those that a commit is about 
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, Protocol
@@ -34,6 +34,7 @@ from penstock.pipeline.tables.offsets import (
     is_property_current,
     offsets_file,
 )
+from penstock.pipeline.tables.pins import kept_from_ms, pinned_since_ms
 from penstock.pipeline.tables.settings import TableSettings, resolve
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
@@ -129,7 +130,10 @@ def maintain_table(
             if is_native
             else _Upkeep(engine, settings, maintenance, random)
         )
-        return _maintain(table, upkeep, settings, ages_ms, now_ms)
+        topic_id = topics[0].topic_id
+        return _maintain(
+            table, upkeep, settings, ages_ms, now_ms, lambda: pinned_since_ms(client, topic_id)
+        )
 
 
 class _Way(Protocol):
@@ -147,7 +151,12 @@ class _Way(Protocol):
 
 
 def _maintain(
-    table: Table, way: _Way, settings: TableSettings, ages_ms: tuple[int, int], now_ms: int
+    table: Table,
+    way: _Way,
+    settings: TableSettings,
+    ages_ms: tuple[int, int],
+    now_ms: int,
+    pinned_ms: Callable[[], int | None],
 ) -> MaintenanceSummary:
     joined = Joined()
     try:
@@ -163,8 +172,13 @@ def _maintain(
     table.refresh()
     failure: PenstockError | None = None
     expired, not_expired = 0, ""
+    before_ms = now_ms - ages_ms[0]
+    # After the table is loaded: a reader whose pin isn't there yet will load no older snapshot.
+    held_ms = pinned_ms()
+    if held_ms is not None:
+        before_ms = min(before_ms, kept_from_ms(table.metadata.snapshot_log, held_ms))
     try:
-        expired, not_expired = way.expire(table, now_ms - ages_ms[0])
+        expired, not_expired = way.expire(table, before_ms)
     except (ConflictError, RetryableError) as error:
         # Orphans don't depend on what failed.
         failure = error

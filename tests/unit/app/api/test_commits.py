@@ -179,6 +179,13 @@ def test_a_lease_that_was_lost_is_noticed(door: Door) -> None:
                 time.sleep(0.05)
 
 
+def test_open_jobs_are_listed(door: Door) -> None:
+    with JobLease(door.client, kind="pin", name="0" * 32) as job:
+        (found,) = [one for one in door.client.jobs() if one.job == job.job]
+        assert (found.kind, found.name, found.opened_ms) == ("pin", "0" * 32, job.time_ms)
+    assert job.job not in {one.job for one in door.client.jobs()}
+
+
 def test_a_job_that_falls_silent_is_closed_and_commits_nothing(tmp_path: Path) -> None:
     with serve_in_thread(
         tmp_path / "data", segment_age_ms=3_600_000, retention_check_ms=100

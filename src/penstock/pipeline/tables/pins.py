@@ -1,0 +1,53 @@
+"""A pin is a job that holds a topic and its table as they are while a reader reads both.
+
+docs/tables.md, "One view of table and log", says what it holds back.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from pyiceberg.table.snapshots import SnapshotLogEntry
+
+from penstock.model.errors import InvalidRequestError
+from penstock.model.table_names import PIN_JOB
+from penstock.pipeline.api_messages import JobRequest
+from penstock.pipeline.client import DoorClient
+from penstock.system.heard import Cause, heard
+
+logger = logging.getLogger(__name__)
+
+_CLOCKS_MS: Final = 60_000
+"""The driver that commits a snapshot and the journal may differ in time by so much."""
+
+
+def pin_request(topic_id: str, *, lease_ms: int, age_max_ms: int) -> JobRequest:
+    """Return the request that pins a topic."""
+    return JobRequest(kind=PIN_JOB, name=topic_id, lease_ms=lease_ms, age_max_ms=age_max_ms)
+
+
+def pinned_since_ms(client: DoorClient, topic_id: str) -> int | None:
+    """The journal time at which a topic's oldest open pin began; None: it has none."""
+    try:
+        jobs = client.jobs()
+    except InvalidRequestError as error:
+        heard(Cause.JOB_LEASE, error, logger, "an agent of an older release lists no pins")
+        return None
+    return min(
+        (job.opened_ms for job in jobs if job.kind == PIN_JOB and job.name == topic_id),
+        default=None,
+    )
+
+
+def kept_from_ms(log: Sequence[SnapshotLogEntry], pinned_ms: int) -> int:
+    """Return the time from which on a table's snapshots stay: that of the one which was current
+    when the pin began.
+
+    Args:
+        log: which snapshot became the current one when, the oldest first.
+    """
+    certain_ms = pinned_ms - _CLOCKS_MS
+    return max(
+        (entry.timestamp_ms for entry in log if entry.timestamp_ms <= certain_ms),
+        default=certain_ms,
+    )
