@@ -33,8 +33,9 @@ from pyiceberg.schema import Schema
 
 from penstock.kernels.encode import encode
 from penstock.pipeline.api_messages import OutputObject, WriteRequest, WriteRun
-from penstock.pipeline.client import DoorClient, DoorOptions, JobLease
+from penstock.pipeline.client import DoorClient, DoorOptions
 from penstock.pipeline.engine import LocalEngine
+from penstock.pipeline.lease import JobLease
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.tables.columns import arrow_schema
 from penstock.pipeline.tables.dead_letters import _numbers, _run

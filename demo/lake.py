@@ -50,8 +50,8 @@ def run(
         last: per carrier, partition and offset of its last flight.
     """
     from penstock.pipeline.client import DoorClient, DoorOptions
-    from penstock.pipeline.engine import spark_engine
     from penstock.pipeline.session import session
+    from penstock.pipeline.spark_engine import SparkEngine
     from penstock.pipeline.tables.job import run_table_once
     from penstock.pipeline.tables.settings import CatalogSettings, TableSettings
 
@@ -63,7 +63,7 @@ def run(
             tempfile.TemporaryDirectory(prefix="penstock-demo-lake-") as warehouse,
             DoorClient(DoorOptions(urls=(url,))) as client,
         ):
-            engine = spark_engine(spark)
+            engine = SparkEngine(spark)
             settings = TableSettings(topic=topic, catalog=CatalogSettings(warehouse=warehouse))
             began = time.monotonic()
             made = run_table_once(client, engine, settings)

@@ -23,7 +23,8 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.pipeline.api_messages import JobRequest, Range
-from penstock.pipeline.client import DoorClient, DoorOptions, JobLease
+from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.lease import JobLease
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import read_range
 from support.agents import SECRET, Agent

@@ -64,7 +64,7 @@ def test_what_runs_on_this_spark_runs_on_another(name: str) -> None:
 CLIENT = """
 import sys, tempfile
 from pathlib import Path
-from penstock.pipeline.engine import spark_engine
+from penstock.pipeline.spark_engine import SparkEngine
 from penstock.pipeline.session import check_executors, is_connect, session
 from penstock.pipeline.verify import verify_cluster
 from support.door import serve_in_thread
@@ -77,7 +77,7 @@ with tempfile.TemporaryDirectory() as folder, serve_in_thread(Path(folder) / "da
     door.produce("flights", 0, count=10)
     door.drain()
     door.produce("flights", 1, count=5)
-    report = verify_cluster(door.client, spark_engine(spark))
+    report = verify_cluster(door.client, SparkEngine(spark))
     assert (report.findings, report.records) == ([], 15), report
     reader = spark.read.format("penstock").option("subscribe", "flights")
     rows = reader.option("url", f"http://{door.server.http_address}").load()

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.model.errors import InvalidRequestError, RetryableError
 from penstock.pipeline import spark_engine
-from penstock.pipeline.engine import lanes
+from penstock.pipeline.engine_choice import lanes
 from penstock.pipeline.slots import Slots
 from penstock.pipeline.spark_engine import SparkEngine
 from penstock.version import VERSION
@@ -134,8 +134,7 @@ def test_places_come_back_whatever_a_bulk_job_comes_to(spark: SparkSession, tmp_
 
 
 POOLS = """
-from penstock.pipeline.engine import lanes
-from penstock.pipeline.engine_choice import choose_engine, opened
+from penstock.pipeline.engine_choice import choose_engine, lanes, opened
 
 with opened(choose_engine("spark", "local[2]", memory="512m")) as engine:
     lanes(engine)

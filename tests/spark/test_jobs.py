@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.pipeline.engine import Engine, spark_engine
+from penstock.pipeline.engine import Engine
 from penstock.pipeline.export import export_topic
 from penstock.pipeline.imports import import_topic
 from penstock.pipeline.restore import transfer_objects
+from penstock.pipeline.spark_engine import SparkEngine
 from penstock.pipeline.verify import verify_cluster
 from support.door import Door, serve_in_thread
 from support.topics import Topics
@@ -32,7 +33,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
 
 @pytest.fixture(scope="module")
 def engine(spark: "SparkSession") -> Engine:
-    return spark_engine(spark)
+    return SparkEngine(spark)
 
 
 @pytest.fixture(scope="module")

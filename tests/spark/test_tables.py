@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.model.errors import InvalidRequestError
-from penstock.pipeline.engine import LocalEngine, spark_engine
+from penstock.pipeline.engine import LocalEngine
+from penstock.pipeline.spark_engine import SparkEngine
 from penstock.pipeline.tables.job import TableSummary, run_table_once
 from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
 from support.door import NOW_MS, Door, serve_in_thread
@@ -35,7 +36,7 @@ def lake(tmp_path: Path) -> Lake:
 def follow(
     spark: SparkSession, door: Door, lake: Lake, topic: str, **changes: object
 ) -> TableSummary:
-    return run_table_once(door.client, spark_engine(spark), lake.settings(topic, **changes))
+    return run_table_once(door.client, SparkEngine(spark), lake.settings(topic, **changes))
 
 
 def test_without_iceberg_s_runtime_its_procedures_are_refused_and_nothing_changes(
@@ -50,7 +51,7 @@ def test_without_iceberg_s_runtime_its_procedures_are_refused_and_nothing_change
     settings = lake.settings("refused")
     try:
         with pytest.raises(InvalidRequestError, match="doesn't find it by Iceberg's") as told:
-            maintain_table(door.client, spark_engine(spark), settings, upkeep, is_native=True)
+            maintain_table(door.client, SparkEngine(spark), settings, upkeep, is_native=True)
     finally:
         for name in ("", ".type", ".uri", ".warehouse", ".cache-enabled"):
             spark.conf.unset(f"spark.sql.catalog.penstock{name}")
@@ -103,6 +104,6 @@ def test_executors_upsert_and_join(spark: SparkSession, door: Door, lake: Lake) 
     )
     settings = lake.settings("keys", mode="upsert")
     upkeep = Maintenance(files_min=1)
-    joined = maintain_table(door.client, spark_engine(spark), settings, upkeep)
+    joined = maintain_table(door.client, SparkEngine(spark), settings, upkeep)
     assert joined.files_written == 2
     assert frame(spark, lake, "keys").count() == 98

@@ -78,10 +78,11 @@ class KilledOnce:
 
 def main(url: str, engine_name: str, step: str) -> None:
     """Compact."""
-    from penstock.pipeline.client import DoorClient, DoorOptions, JobLease
+    from penstock.pipeline.client import DoorClient, DoorOptions
     from penstock.pipeline.compaction import job as compaction
     from penstock.pipeline.compaction.items import CompactionSettings
-    from penstock.pipeline.engine import LocalEngine, spark_engine
+    from penstock.pipeline.engine import Engine, LocalEngine
+    from penstock.pipeline.lease import JobLease
     from penstock.pipeline.objects import ObjectAccess
 
     if step and engine_name == "local":  # whose lease's end is waited for
@@ -105,8 +106,9 @@ def main(url: str, engine_name: str, step: str) -> None:
     settings = CompactionSettings(item_partitions_max=1)
     if engine_name == "spark":
         from penstock.pipeline.session import session
+        from penstock.pipeline.spark_engine import SparkEngine
 
-        engine = spark_engine(session("local[2]", memory="512m"))
+        engine: Engine = SparkEngine(session("local[2]", memory="512m"))
     else:
         engine = LocalEngine(2)
     with DoorClient(DoorOptions(urls=(url,))) as client:

@@ -30,7 +30,8 @@ from penstock.pipeline.api_messages import (
     WriteRequest,
     WriteRun,
 )
-from penstock.pipeline.client import DoorClient, DoorOptions, JobLease
+from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.lease import JobLease
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import RangePart, read_range
 from penstock.records.batch import check_batch, stored_header

@@ -171,11 +171,11 @@ def spoil(patch: Callable[[Any, str, Any], None], step: str, end: Callable[[], N
         end: what ends it.
     """
     from penstock.pipeline.client import DoorClient
-    from penstock.pipeline.tables import job, kinds
+    from penstock.pipeline.tables import job, raw
 
     when, what = step.split("_", 1)
     places: dict[str, tuple[Any, str]] = {
-        "files": (kinds, "append_rows"),
+        "files": (raw, "append_rows"),
         "commit": (job, "commit_change"),
         "letters": (DoorClient, "write"),
         "save": (DoorClient, "save_table"),

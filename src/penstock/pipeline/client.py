@@ -39,7 +39,6 @@ from penstock.pipeline.api_messages import (
     WriteRequest,
     Written,
 )
-from penstock.pipeline.lease import JobLease
 from penstock.pipeline.secret import find_secret
 from penstock.pipeline.transport import HttpAnswer, RefusedError, Transport
 from penstock.ports.clock import Clock
@@ -49,7 +48,7 @@ from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
 from penstock.system.waiting import pause
 
-__all__ = ["DoorClient", "DoorOptions", "JobLease", "RefusedError"]
+__all__ = ["DoorClient", "DoorOptions", "RefusedError"]
 
 T = TypeVar("T")
 
@@ -166,7 +165,7 @@ class DoorClient:
     # -- jobs ------------------------------------------------------------------------------------
 
     def open_job(self, request: JobRequest) -> JobOpen:
-        """Register a job; `JobLease` also renews and closes it."""
+        """Register a job; `penstock.pipeline.lease.JobLease` also renews and closes it."""
         return self._post(door.JOBS_PATH, request, JobOpen, "open job", request.name)
 
     def renew_job(self, job: int) -> None:

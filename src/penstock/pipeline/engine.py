@@ -20,17 +20,13 @@ from concurrent.futures import (
 )
 from concurrent.futures.process import BrokenProcessPool
 from threading import Event
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from penstock.model.errors import RetryableError
-from penstock.pipeline.slots import Slots, bulk_slots
 from penstock.system.backoff import Backoff
 from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -168,27 +164,4 @@ def lost_worker(subject: str, detail: str) -> RetryableError:
     """The error of items whose workers die again and again."""
     return RetryableError(
         "run", subject, f"its worker ended each time: {detail}", "is there enough memory for it?"
-    )
-
-
-def spark_engine(session: "SparkSession") -> Engine:
-    """The engine of a Spark session. Raises: ImportError without pyspark."""
-    from penstock.pipeline.spark_engine import SparkEngine
-
-    return SparkEngine(session)
-
-
-def lanes(engine: Engine) -> tuple[Engine, Engine]:
-    """Return two engines for one: for jobs that can't wait, and for bulk jobs, which together
-    leave places free, and come second where a place is wanted by both."""
-    if isinstance(engine, LocalEngine):
-        bulk = LocalEngine(bulk_slots(engine.parallelism))
-        return engine, bulk
-    from penstock.pipeline.spark_engine import BULK_POOL, TABLES_POOL, SparkEngine
-
-    assert isinstance(engine, SparkEngine)
-    slots = Slots(bulk_slots(engine.parallelism))
-    return (
-        SparkEngine(engine.session, pool=TABLES_POOL),
-        SparkEngine(engine.session, pool=BULK_POOL, slots=slots),
     )

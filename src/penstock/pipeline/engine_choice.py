@@ -9,13 +9,12 @@ from typing import Final
 import msgspec
 
 from penstock.model.errors import InvalidRequestError
-from penstock.pipeline.engine import Engine, LocalEngine, spark_engine
+from penstock.pipeline.engine import Engine, LocalEngine
+from penstock.pipeline.session import DEFAULT_MASTER, MASTER_VARIABLES, pools_conf, session, ui_conf
+from penstock.pipeline.slots import Slots, bulk_slots
 
 LOCAL: Final = "local"
 SPARK: Final = "spark"
-DEFAULT_MASTER: Final = "local[*]"
-MASTER_VARIABLES: Final = ("SPARK_REMOTE", "SPARK_MASTER")
-"""Variables of Spark; the first that is set names the master."""
 
 
 class EngineChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,11 +100,28 @@ def opened(choice: EngineChoice) -> Iterator[Engine]:
     if choice.name == LOCAL:
         yield LocalEngine(choice.workers)
         return
-    from penstock.pipeline.session import pools_conf, session, ui_conf
-
     conf = {**pools_conf(), **ui_conf(choice.ui_port), **choice.conf}
     found = session(choice.master, memory=choice.memory, conf=conf)
     try:
-        yield spark_engine(found)
+        # On demand: it needs pyspark, whose absence `session` names.
+        from penstock.pipeline.spark_engine import SparkEngine
+
+        yield SparkEngine(found)
     finally:
         found.stop()
+
+
+def lanes(engine: Engine) -> tuple[Engine, Engine]:
+    """Return two engines for one: for jobs that can't wait, and for bulk jobs, which together
+    leave places free, and come second where a place is wanted by both."""
+    if isinstance(engine, LocalEngine):
+        bulk = LocalEngine(bulk_slots(engine.parallelism))
+        return engine, bulk
+    from penstock.pipeline.spark_engine import BULK_POOL, TABLES_POOL, SparkEngine
+
+    assert isinstance(engine, SparkEngine)
+    slots = Slots(bulk_slots(engine.parallelism))
+    return (
+        SparkEngine(engine.session, pool=TABLES_POOL),
+        SparkEngine(engine.session, pool=BULK_POOL, slots=slots),
+    )

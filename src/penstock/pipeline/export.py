@@ -25,9 +25,10 @@ from penstock.kernels import decode as decoding
 from penstock.model.errors import ConflictError, CorruptDataError, NotFoundError
 from penstock.model.malformed import MALFORMED
 from penstock.pipeline.api_messages import RUN_FIELDS, Range, RunPage, TopicState
-from penstock.pipeline.client import DoorClient, DoorOptions, JobLease
+from penstock.pipeline.client import DoorClient, DoorOptions
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.export_folder import ExportFolder, Marker
+from penstock.pipeline.lease import JobLease
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import read_range
 from penstock.pipeline.tables.files import FilesOptions, TableFiles, warehouse_url

@@ -29,9 +29,10 @@ from penstock.model.errors import (
     NotFoundError,
 )
 from penstock.pipeline.api_messages import OutputObject, TopicState, WriteRequest, WriteRun
-from penstock.pipeline.client import DoorClient, DoorOptions, JobLease
+from penstock.pipeline.client import DoorClient, DoorOptions
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.export import SCHEMA, ExportedFile, Manifest, read_manifest
+from penstock.pipeline.lease import JobLease
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.tables.files import FilesOptions, TableFiles, warehouse_url
 from penstock.records.batch import CRC_FROM, HEADER, LENGTH_END, LOG_APPEND_TIME, MAGIC

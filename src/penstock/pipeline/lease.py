@@ -4,16 +4,14 @@ import logging
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from penstock.model.errors import FencedError, PenstockError, RetryableError
 from penstock.pipeline.api_messages import JobRequest
+from penstock.pipeline.client import DoorClient
 from penstock.ports.clock import Clock
 from penstock.system.clock import SystemClock
 from penstock.system.heard import Cause, heard
-
-if TYPE_CHECKING:
-    from penstock.pipeline.client import DoorClient
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +38,7 @@ class JobLease:
 
     def __init__(
         self,
-        client: "DoorClient",
+        client: DoorClient,
         *,
         kind: str,
         name: str,

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.model.errors import InvalidRequestError, NotFoundError, RetryableError
-from penstock.pipeline.engine_choice import DEFAULT_MASTER, MASTER_VARIABLES
 from penstock.pipeline.java import java_home
 from penstock.pipeline.worker_python import worker_python
 from penstock.version import VERSION
@@ -31,7 +30,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+DEFAULT_MASTER: Final = "local[*]"
 DEFAULT_MEMORY: Final = "1g"
+MASTER_VARIABLES: Final = ("SPARK_REMOTE", "SPARK_MASTER")
+"""Variables of Spark; the first that is set names the master."""
 CONNECT_PREFIX: Final = "sc://"
 
 _LOGGING: Final = Path(__file__).parent / "log4j2.properties"

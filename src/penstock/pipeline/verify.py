@@ -25,8 +25,9 @@ from penstock.pipeline.api_messages import (
     RunPage,
     TopicState,
 )
-from penstock.pipeline.client import DoorClient, JobLease
+from penstock.pipeline.client import DoorClient
 from penstock.pipeline.engine import Engine
+from penstock.pipeline.lease import JobLease
 from penstock.pipeline.verify_task import Checked, NamedRun, ObjectItem, WalItem, check_item
 from penstock.records.sums import partition_seed
 from penstock.recovery.verify import FindingKind, VerifyReport

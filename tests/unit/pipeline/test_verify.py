@@ -11,8 +11,8 @@ from crc32c import crc32c
 
 from penstock.cli.main import root
 from penstock.pipeline.api_messages import RUN_FIELDS
-from penstock.pipeline.client import JobLease
 from penstock.pipeline.engine import LocalEngine
+from penstock.pipeline.lease import JobLease
 from penstock.pipeline.verify import verify_cluster
 from penstock.records.batch import stored_header
 from penstock.recovery.verify import FindingKind, VerifyReport

@@ -17,7 +17,7 @@ from msgspec.structs import replace as with_changes
 
 from penstock.model.errors import InvalidRequestError, NotFoundError
 from penstock.pipeline.api_messages import Range, TopicState
-from penstock.pipeline.client import DoorClient, JobLease, RefusedError
+from penstock.pipeline.client import DoorClient, RefusedError
 from penstock.pipeline.compaction.commit import Committer
 from penstock.pipeline.compaction.incremental import Memory
 from penstock.pipeline.compaction.items import CompactionSettings, Item, ItemDone, KeyedItem
@@ -30,6 +30,7 @@ from penstock.pipeline.compaction.task import (
     Outcome,
 )
 from penstock.pipeline.engine import Engine
+from penstock.pipeline.lease import JobLease
 from penstock.state.schema import MERGING_LEVEL
 
 logger = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from typing import Any, Final, NoReturn
 
 from penstock.model.errors import InvalidRequestError, NotFoundError, PenstockError
 from penstock.observability.logs import configure_logs
-from penstock.pipeline.engine import Engine, lanes
-from penstock.pipeline.engine_choice import opened
+from penstock.pipeline.engine import Engine
+from penstock.pipeline.engine_choice import lanes, opened
 from penstock.pipeline.engine_process.leases import ScheduledClient
 from penstock.pipeline.engine_process.link import Link
 from penstock.pipeline.engine_process.messages import (

@@ -41,7 +41,8 @@ from penstock.pipeline.tables.dead_letters import (
     decode_dead_letters,
 )
 from penstock.pipeline.tables.files import TableFiles, files_options
-from penstock.pipeline.tables.kinds import TableKind, Written, kind_of, target_of
+from penstock.pipeline.tables.kind_choice import kind_of
+from penstock.pipeline.tables.kinds import TableKind, Written, target_of
 from penstock.pipeline.tables.offsets import (
     TOPIC_ID_PROPERTY,
     Held,

@@ -13,7 +13,8 @@ import pytest
 from penstock.app.api.commits import SHOWN_MAX, saved_line
 from penstock.model.errors import FencedError
 from penstock.pipeline.api_messages import JobRequest, OutputObject, Range, TableProgress
-from penstock.pipeline.client import JobLease, RefusedError
+from penstock.pipeline.client import RefusedError
+from penstock.pipeline.lease import JobLease
 from penstock.state.read.queries import Queries
 from penstock.state.rows import TableRow
 from support.door import Door, new_key, offsets_in, replacement, serve_in_thread, write_request

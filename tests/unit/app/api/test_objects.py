@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import FencedError, InvalidRequestError, NotFoundError
-from penstock.pipeline.client import DoorClient, DoorOptions, JobLease, RefusedError
+from penstock.pipeline.client import DoorClient, DoorOptions, RefusedError
+from penstock.pipeline.lease import JobLease
 from penstock.pipeline.objects import ObjectAccess
 from support.door import Door, new_key, serve_in_thread
 

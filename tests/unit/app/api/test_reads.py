@@ -10,7 +10,7 @@ import pytest
 
 from penstock.model.errors import InvalidRequestError, NotFoundError
 from penstock.pipeline.api_messages import ITEMS_MAX, RECORDS_PATH, RUN_FIELDS, Range
-from penstock.pipeline.client import JobLease
+from penstock.pipeline.lease import JobLease
 from penstock.pipeline.ranges import LogTruncatedError
 from support.door import Door, offsets_in, replacement, serve_in_thread
 from support.waiting import eventually

@@ -18,7 +18,8 @@ from penstock.app.http_port import HttpSources, application
 from penstock.app.server import Server
 from penstock.peers.secret import ClusterSecret
 from penstock.pipeline.api_messages import JOBS_PATH, RUNS_PATH, JobRequest, Problem, TableProgress
-from penstock.pipeline.client import JobLease, RefusedError
+from penstock.pipeline.client import RefusedError
+from penstock.pipeline.lease import JobLease
 from penstock.state.answers import AnyAnswer, Refusal, Refused
 from penstock.state.commands import AnyCommand
 from penstock.state.schema import PIPELINE_LEVEL

@@ -21,13 +21,14 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.pipeline.api_messages import RUN_FIELDS
-from penstock.pipeline.client import DoorClient, JobLease, RefusedError
+from penstock.pipeline.client import DoorClient, RefusedError
 from penstock.pipeline.compaction import job as compaction
 from penstock.pipeline.compaction.commit import Committer
 from penstock.pipeline.compaction.items import CompactionSettings, ItemDone, JoinItem
 from penstock.pipeline.compaction.job import compact, plan_compaction
 from penstock.pipeline.compaction.task import ACCESSES, CompactionTask
 from penstock.pipeline.engine import LocalEngine
+from penstock.pipeline.lease import JobLease
 from penstock.records.decode import Record
 from penstock.segment import parse_job_key
 from support.compaction import records_of

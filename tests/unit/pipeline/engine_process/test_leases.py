@@ -9,7 +9,7 @@ import pytest
 
 from penstock.model.errors import FencedError, NotFoundError, PenstockError
 from penstock.pipeline.api_messages import JobOpen, JobRequest
-from penstock.pipeline.client import DoorClient, DoorOptions, JobLease
+from penstock.pipeline.client import DoorClient, DoorOptions
 from penstock.pipeline.engine_process.leases import LeaseHolder, ScheduledClient
 from penstock.pipeline.engine_process.link import Link
 from penstock.pipeline.engine_process.messages import (
@@ -19,6 +19,7 @@ from penstock.pipeline.engine_process.messages import (
     LeaseRefused,
     OpenLease,
 )
+from penstock.pipeline.lease import JobLease
 from support.waiting import eventually
 
 

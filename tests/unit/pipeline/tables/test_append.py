@@ -246,10 +246,10 @@ def test_a_lost_commit_that_never_happened_is_made_again(
 def test_an_executor_that_fails_once_is_tried_again(
     door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penstock.pipeline.tables import kinds
+    from penstock.pipeline.tables import raw
 
     produce_values(door, topic, [b"a"])
-    real = kinds.append_rows
+    real = raw.append_rows
     failures: list[int] = []
 
     def append(item: Any) -> Any:
@@ -260,7 +260,7 @@ def test_an_executor_that_fails_once_is_tried_again(
             raise RetryableError("write", "file", "the executor was lost")
         return result
 
-    monkeypatch.setattr(kinds, "append_rows", append)
+    monkeypatch.setattr(raw, "append_rows", append)
     follow(door, lake, topic)
     assert lake.rows(topic, "value") == [(b"a",)]
     assert len(lake.files(topic)) == 2, (
@@ -285,10 +285,10 @@ def test_retention_that_was_faster_is_reported(door: Door, lake: Lake, topic: st
 def test_retention_between_plan_and_read_is_reported_too(
     door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penstock.pipeline.tables import kinds
+    from penstock.pipeline.tables import raw
 
     produce_values(door, topic, [b"a", b"b", b"c"])
-    real = kinds.append_rows
+    real = raw.append_rows
     trimmed: list[int] = []
 
     def append(item: Any) -> Any:
@@ -297,7 +297,7 @@ def test_retention_between_plan_and_read_is_reported_too(
             door.trim(topic, 0, 2)
         return real(item)
 
-    monkeypatch.setattr(kinds, "append_rows", append)
+    monkeypatch.setattr(raw, "append_rows", append)
     summary = follow(door, lake, topic)
     assert offsets_of(lake, topic) == [(0, 2)]
     # The table held nothing yet, so its start is the log's: nothing that it had promised is gone.
