@@ -40,6 +40,30 @@ class Header:
     sequence: int
 
 
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a compaction has put for a partition."""
+
+    headers: list[Header] = field(default_factory=list)
+    records: dict[int, bytes] = field(default_factory=dict)
+    """By offset the record's name."""
+
+
+def output_of(data: memoryview) -> Output:
+    """The batches of a run, decoded."""
+    output = Output()
+    while len(data):
+        header = stored_header(data, 0)
+        epoch, sequence = _EPOCH_SEQUENCE.unpack_from(data)
+        output.headers.append(
+            Header(header.base_offset, header.end_offset, header.producer_id, epoch, sequence)
+        )
+        for record in decode_batch(data[: header.length]):
+            output.records[header.base_offset + record.offset_delta] = identity_of(record)
+        data = data[header.length :]
+    return output
+
+
 @dataclass(slots=True)
 class KeyedPartition:
     """A partition as if nothing had ever been cleaned, and what was."""
@@ -49,6 +73,8 @@ class KeyedPartition:
     records: dict[int, Identity] = field(default_factory=dict)
     batch_of: dict[int, int] = field(default_factory=dict)
     """By offset the base offset."""
+    last: dict[int, Header] = field(default_factory=dict)
+    """By producer id the newest batch as it was produced: it may have been merged since."""
     gone: set[int] = field(default_factory=set)
     """Offsets whose records a cleaning has taken."""
     horizons: dict[int, int] = field(default_factory=dict)
@@ -83,7 +109,11 @@ class Cleaned:
             self._commits.add((command.job, command.n))
             for listed, code in zip(command.partitions, answer.codes, strict=True):
                 place = self._place(listed.partition_key)
-                if not code and place is not None and listed.clean_end >= 0:
+                if code or place is None:
+                    continue
+                if listed.merged:
+                    self._merged(place, listed, command)
+                elif listed.clean_end >= 0:
                     self._replaced(place, listed, command)
 
     def _place(self, key: int) -> Place | None:
@@ -106,7 +136,8 @@ class Cleaned:
                 continue
             names = self._world.keyed_sent[place, producer_id, epoch, sequence]
             assert len(names) == count, (place, names, count)
-            partition.batches[base] = Header(base, base + count, producer_id, epoch, sequence)
+            header = Header(base, base + count, producer_id, epoch, sequence)
+            partition.batches[base] = partition.last[producer_id] = header
             for at, name in enumerate(names):
                 partition.records[base + at] = Identity.parse(name)
                 partition.batch_of[base + at] = base
@@ -123,7 +154,7 @@ class Cleaned:
         found = self._found(listed, command)
         if found is None:
             return
-        headers, records = found
+        headers, records = found.headers, found.records
         where = f"{place} cleaned up to {listed.clean_end}"
         violate = self._world.history.violate
         for offset, name in records.items():
@@ -146,6 +177,39 @@ class Cleaned:
             if log_start < header.end <= listed.clean_end and header not in headers:
                 violate("clean-producer", f"{where}: the last batch of a producer: {header}")
         self._world.history.count("cleaned")
+
+    def _merged(self, place: Place, listed: ReplacedPartition, command: ReplaceRuns) -> None:
+        """Batches became fewer and larger ones, with the same records at the same offsets."""
+        found = self._found(listed, command)
+        if found is None:
+            return
+        partition = self._partitions[place]
+        headers, records = found.headers, found.records
+        log_start = self._log_start(listed.partition_key)
+        where = f"{place} merged"
+        violate = self._world.history.violate
+        for header in headers:
+            if partition.batches.get(header.base) == header:
+                continue
+            within = [base for base in partition.batches if header.base <= base < header.end]
+            horizons = {partition.horizons[base] for base in within if base in partition.horizons}
+            if header.producer_id >= 0 or len(horizons) > 1:
+                violate("merge-changed", f"{where}: {header}, delete horizons {horizons}")
+            for base in within:
+                del partition.batches[base]
+                partition.horizons.pop(base, None)
+            partition.batches[header.base] = header
+            partition.horizons.update((header.base, at_ms) for at_ms in horizons)
+            for offset in range(header.base, header.end):
+                if offset in partition.batch_of:
+                    partition.batch_of[offset] = header.base
+            for offset in range(max(header.base, log_start), header.end):
+                known = partition.records.get(offset)
+                is_there = known is not None and offset not in partition.gone
+                if records.get(offset) != (known.name if known and is_there else None):
+                    violate(
+                        "merge-changed", f"{where}: {records.get(offset)!r} at {offset}: {known}"
+                    )
 
     def _clean(self, partition: KeyedPartition, offsets: range, command: ReplaceRuns) -> set[int]:
         """Clean the truth at some offsets; those of them that are still there."""
@@ -173,39 +237,27 @@ class Cleaned:
             partition.horizons.setdefault(base, now_ms + self._world.keyed_retention_ms)
         return kept - partition.gone
 
-    def _found(
-        self, listed: ReplacedPartition, command: ReplaceRuns
-    ) -> tuple[list[Header], dict[int, bytes]] | None:
-        """What lies in the outputs; None: they are deleted again, in a journal that came back."""
-        headers: list[Header] = []
-        records: dict[int, bytes] = {}
+    def _found(self, listed: ReplacedPartition, command: ReplaceRuns) -> Output | None:
+        """What lies in the outputs; None: they are deleted, and were never looked at."""
+        found = Output()
         rows = zip(*[iter(listed.outputs)] * OUTPUT_FIELDS, strict=True)
         for _, _, index, position, length, _, _ in rows:
-            # What was put: bits that have changed since are no fault of the cleaning.
-            stored = self._world.rot.undamaged(command.objects[index].key)
-            if stored is None:
-                return None
-            data = memoryview(stored)[position : position + length]
-            while len(data):
-                header = stored_header(data, 0)
-                epoch, sequence = _EPOCH_SEQUENCE.unpack_from(data)
-                headers.append(
-                    Header(
-                        header.base_offset,
-                        header.end_offset,
-                        header.producer_id,
-                        epoch,
-                        sequence,
-                    )
-                )
-                for record in decode_batch(data[: header.length]):
-                    records[header.base_offset + record.offset_delta] = identity_of(record)
-                data = data[header.length :]
-        return headers, records
+            key = command.objects[index].key
+            output = self._world.outputs_found.get((key, position))
+            if output is None:
+                # What was put: bits that have changed since are no fault of the cleaning.
+                stored = self._world.rot.undamaged(key)
+                if stored is None:
+                    return None
+                output = output_of(memoryview(stored)[position : position + length])
+                self._world.outputs_found[key, position] = output
+            found.headers.extend(output.headers)
+            found.records.update(output.records)
+        return found
 
     def _last_of_producers(self, partition: KeyedPartition) -> list[Header]:
-        last = {header.producer_id: header for _, header in sorted(partition.batches.items())}
-        return list(last.values())
+        last = partition.last.values()
+        return [header for header in last if partition.batches.get(header.base) == header]
 
     def _log_start(self, key: int) -> int:
         (found,) = self._connection.execute(

@@ -28,6 +28,7 @@ from sim.admin import Admin
 from sim.agent import Agent
 from sim.cast import prepare
 from sim.chance import Chance
+from sim.cleaned import Output
 from sim.clocks import Clocks
 from sim.differing import differ
 from sim.differing_in_life import all_found, operate
@@ -171,6 +172,9 @@ class World:
         """`delete.retention.ms` of the compacted topic."""
         self.cleaning_ms: dict[str, int] = {}
         """By object of a cleaning the journal's time at which that was planned."""
+        self.outputs_found: dict[tuple[str, int], Output] = {}
+        """By object and position what lay in an output of compaction: a journal that comes back
+        is read once more, when the object may be deleted."""
 
     # -- what actors ask -------------------------------------------------------------------------
 
