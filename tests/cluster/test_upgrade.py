@@ -19,6 +19,7 @@ from chaos.world import World
 from penstock.replica.postgres import PostgresJournal
 from penstock.state.commands import AnyCommand
 from penstock.state.levels import LEVEL_OF, LevelNotOnError
+from penstock.state.schema import FEATURE_LEVEL_MAX
 from penstock.system.clock import SystemClock
 from support.agents import PATIENCE, Agent
 from support.cluster_orders import Agent as OrderOnly
@@ -28,7 +29,7 @@ from support.server import REPOSITORY, ServerFailedError
 from support.waiting import eventually
 from unit.state.test_levels import sample
 
-OLD, NEW = 3, 4
+OLD, NEW = 3, FEATURE_LEVEL_MAX
 COMMANDS: list[Any] = list(typing.get_args(AnyCommand))
 PARTITIONS = 3
 TOPIC = "upgraded"

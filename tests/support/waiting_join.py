@@ -48,7 +48,7 @@ class WaitingJoin:
                 continue
             return int(joined.error_code)
 
-    def _request(self, types: Any, member_id: str) -> Any:
+    def _request(self, member_id: str, types: Any) -> Any:
         return build(
             types.JoinGroupRequest,
             group_id=self._group_id,
