@@ -41,9 +41,9 @@ from penstock.pipeline.tables.columns import arrow_schema
 from penstock.pipeline.tables.dead_letters import _numbers, _run
 from penstock.pipeline.tables.decoders import compile_schema
 from penstock.pipeline.tables.evolution import Ids, iceberg_fields
-from penstock.pipeline.tables.formats import SchemaText
 from penstock.pipeline.tables.job import run_table_once
 from penstock.pipeline.tables.parts import BARE, BARE_ID, VALUE, PartPlan, PartReader
+from penstock.pipeline.tables.schema_text import SchemaText
 from penstock.pipeline.tables.settings import CatalogSettings, TableSettings
 from penstock.segment import build_segment, job_object_key
 from penstock.system.randomness import SystemRandom

@@ -138,8 +138,17 @@ class _Jobs:
         self, link: Link, start: Start, client: ScheduledClient, engine: Engine, watch: Watch
     ) -> None:
         # What a job needs takes seconds to load, which the first one shouldn't have to wait for.
-        from penstock.pipeline.compaction.incremental import Memory
-        from penstock.pipeline.job_runs import run_job
+        try:
+            from penstock.pipeline.compaction.incremental import Memory
+            from penstock.pipeline.job_runs import run_job
+        except ImportError as error:
+            # The scheduler imports none of it, so that this process is the first to miss it.
+            raise NotFoundError(
+                "run jobs",
+                error.name or "a package",
+                f"it can't be imported: {error}",
+                "pip install 'penstock[spark]'",
+            ) from error
 
         memory = Memory()
         first, bulk = lanes(engine)

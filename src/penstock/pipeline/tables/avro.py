@@ -36,9 +36,9 @@ from penstock.pipeline.tables.formats import (
     ListOf,
     MapOf,
     RecordType,
-    SchemaText,
     UnsupportedSchemaError,
 )
+from penstock.pipeline.tables.schema_text import SchemaText
 from penstock.pipeline.tables.shapes import Shape
 
 _PRIMITIVES: Final[dict[str, IcebergType]] = {

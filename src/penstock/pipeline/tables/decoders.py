@@ -8,14 +8,8 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from penstock.pipeline.tables.columnar import ColumnDecoder
-from penstock.pipeline.tables.formats import (
-    AVRO,
-    JSON,
-    PROTOBUF,
-    Decoder,
-    SchemaText,
-    UnsupportedSchemaError,
-)
+from penstock.pipeline.tables.formats import Decoder, UnsupportedSchemaError
+from penstock.pipeline.tables.schema_text import AVRO, JSON, PROTOBUF, SchemaText
 
 
 def compile_schema(text: SchemaText, *, framed: bool, is_identity: bool = False) -> Decoder:

@@ -27,9 +27,10 @@ from penstock.pipeline.tables.evolution import (
     plan_evolution,
     value_type,
 )
-from penstock.pipeline.tables.formats import Decoder, FieldType, RecordType, SchemaText, columns_of
+from penstock.pipeline.tables.formats import Decoder, FieldType, RecordType, columns_of
 from penstock.pipeline.tables.parts import BARE, BARE_ID, KEY, REGISTRY, VALUE, PartPlan
 from penstock.pipeline.tables.registry import Registry
+from penstock.pipeline.tables.schema_text import SchemaText
 from penstock.pipeline.tables.settings import FILE, RAW, UPSERT, TableSettings
 from penstock.pipeline.tables.values import RowPlan, SchemaIds
 

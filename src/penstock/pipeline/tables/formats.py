@@ -3,16 +3,11 @@
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-import msgspec
 from pyiceberg.types import IcebergType
 
 from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.tables.shapes import Shape
 
-AVRO: Final = "AVRO"
-JSON: Final = "JSON"
-PROTOBUF: Final = "PROTOBUF"
-"""The registry's own words."""
 DEPTH_MAX: Final = 32
 
 
@@ -22,27 +17,6 @@ class BadValueError(Exception):
 
 class UnsupportedSchemaError(InvalidRequestError):
     """A schema that no table can have: it stops the table."""
-
-
-class SchemaText(msgspec.Struct, frozen=True):
-    """A schema as the registry or a file has it; picklable.
-
-    Args:
-        kind: AVRO, JSON or PROTOBUF; "" is a schema that the registry does not have.
-        text: the schema; of PROTOBUF a FileDescriptorProto, or a descriptor set, as base64.
-        references: names and texts of what it refers to, those that are referred to first.
-        message: of a descriptor set, the full name of the message; "": by the value's indexes.
-    """
-
-    kind: str
-    text: str = ""
-    references: list[tuple[str, str]] = []
-    message: str = ""
-
-    @property
-    def is_missing(self) -> bool:
-        """Whether the registry has no such schema."""
-        return not self.kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

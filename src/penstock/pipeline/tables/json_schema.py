@@ -33,9 +33,9 @@ from penstock.pipeline.tables.formats import (
     ListOf,
     MapOf,
     RecordType,
-    SchemaText,
     UnsupportedSchemaError,
 )
+from penstock.pipeline.tables.schema_text import SchemaText
 from penstock.pipeline.tables.shapes import Shape
 
 Convert = Callable[[Any], Any]

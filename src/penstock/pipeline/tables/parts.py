@@ -17,7 +17,8 @@ from penstock.kernels.arrays import Int64s
 from penstock.kernels.columns import bytes_column
 from penstock.pipeline.tables.columnar import ColumnDecoder
 from penstock.pipeline.tables.decoders import compile_columns, compile_schema
-from penstock.pipeline.tables.formats import BadValueError, Decoder, SchemaText
+from penstock.pipeline.tables.formats import BadValueError, Decoder
+from penstock.pipeline.tables.schema_text import SchemaText
 
 RAW: Final = "raw"
 REGISTRY: Final = "registry"

@@ -52,9 +52,9 @@ from penstock.pipeline.tables.formats import (
     ListOf,
     MapOf,
     RecordType,
-    SchemaText,
     UnsupportedSchemaError,
 )
+from penstock.pipeline.tables.schema_text import SchemaText
 
 Convert = Callable[[Any], Any]
 _F: Final = FieldDescriptor

@@ -14,8 +14,9 @@ import urllib3
 
 from penstock.model.errors import InvalidRequestError, RetryableError
 from penstock.model.malformed import MALFORMED
-from penstock.pipeline.tables.formats import AVRO, DEPTH_MAX, PROTOBUF, SchemaText
+from penstock.pipeline.tables.formats import DEPTH_MAX
 from penstock.pipeline.tables.protoc import compile_proto_texts
+from penstock.pipeline.tables.schema_text import AVRO, PROTOBUF, SchemaText
 
 USER_VARIABLE: Final = "PENSTOCK_REGISTRY_USER"
 PASSWORD_VARIABLE: Final = "PENSTOCK_REGISTRY_PASSWORD"  # noqa: S105 - a variable's name

@@ -10,8 +10,9 @@ from google.protobuf.message import DecodeError
 
 from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.tables.decoders import compile_schema
-from penstock.pipeline.tables.formats import AVRO, JSON, PROTOBUF, SchemaText, columns_of
+from penstock.pipeline.tables.formats import columns_of
 from penstock.pipeline.tables.protoc import compile_proto_file
+from penstock.pipeline.tables.schema_text import AVRO, JSON, PROTOBUF, SchemaText
 
 _TEXTS: Final = {".avsc": AVRO, ".json": JSON}
 _DESCRIPTORS: Final = (".desc", ".pb")

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.model.errors import InvalidRequestError
 from penstock.model.table_names import table_name
-from penstock.pipeline.tables.formats import AVRO, JSON, SchemaText
+from penstock.pipeline.tables.schema_text import AVRO, JSON, SchemaText
 
 APPEND: Final = "append"
 UPSERT: Final = "upsert"

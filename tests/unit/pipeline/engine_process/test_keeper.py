@@ -127,24 +127,30 @@ def test_one_that_hangs_is_killed(
             os.kill(pid, 0)
 
 
+@pytest.mark.parametrize(
+    ("engine", "package"),
+    [(EngineChoice(name="spark", master="local[1]"), "pyspark"), (LOCAL, "pyiceberg")],
+)
 def test_an_engine_that_can_never_be_opened_is_not_tried_again(
-    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    door: Door,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    engine: EngineChoice,
+    package: str,
 ) -> None:
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(hidden(tmp_path)), str(REPOSITORY / "src")])
-    )
-    spark = EngineChoice(name="spark", master="local[1]")
-    with keep(door, tmp_path, engine=spark) as keeper:
+    folder = hidden(tmp_path, package)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(REPOSITORY / "src")]))
+    with keep(door, tmp_path, engine=engine) as keeper:
         eventually(lambda: keeper.status().state is EngineState.STOPPED)
         assert "pip install 'penstock[spark]'" in keeper.fatal
         assert keeper.status().starts == 1
 
 
-def hidden(tmp_path: Path) -> Path:
-    """A folder whose pyspark can't be imported."""
-    folder = tmp_path / "hidden" / "pyspark"
+def hidden(tmp_path: Path, package: str) -> Path:
+    """A folder whose package can't be imported."""
+    folder = tmp_path / "hidden" / package
     folder.mkdir(parents=True)
-    (folder / "__init__.py").write_text("raise ImportError('no pyspark here')")
+    (folder / "__init__.py").write_text(f"raise ImportError('no {package} here')")
     return folder.parent
 
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from penstock.pipeline.tables.columnar import ColumnDecoder
 from penstock.pipeline.tables.decoders import compile_columns, compile_schema
-from penstock.pipeline.tables.formats import BadValueError, Decoder, SchemaText
+from penstock.pipeline.tables.formats import BadValueError, Decoder
 from penstock.pipeline.tables.parts import BARE, BARE_ID, REGISTRY, VALUE, PartPlan, PartReader
+from penstock.pipeline.tables.schema_text import SchemaText
 
 INSTANT = pa.timestamp("us", tz="UTC")
 JSON = {

@@ -14,12 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.pipeline.tables.decoders import compile_schema
-from penstock.pipeline.tables.formats import (
-    BadValueError,
-    SchemaText,
-    UnsupportedSchemaError,
-    columns_of,
-)
+from penstock.pipeline.tables.formats import BadValueError, UnsupportedSchemaError, columns_of
+from penstock.pipeline.tables.schema_text import SchemaText
 
 AVRO = {
     "type": "record",

@@ -11,8 +11,8 @@ from crc32c import crc32c
 from google.protobuf import descriptor_pb2
 
 from penstock.model.errors import CorruptDataError
-from penstock.pipeline.tables.formats import JSON, PROTOBUF, SchemaText
 from penstock.pipeline.tables.rows import decode_records
+from penstock.pipeline.tables.schema_text import JSON, PROTOBUF, SchemaText
 from penstock.records.batch import CRC_FROM, HEADER_BYTES
 from penstock.records.decode import CODECS, Record
 from penstock.records.encode import encode_batch

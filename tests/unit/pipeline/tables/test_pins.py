@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from pyiceberg.table.snapshots import SnapshotLogEntry
 
 from penstock.model.errors import InvalidRequestError
-from penstock.pipeline.client import DoorClient, JobLease
+from penstock.pipeline.client import DoorClient
 from penstock.pipeline.engine import LocalEngine
+from penstock.pipeline.lease import JobLease
 from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
 from penstock.pipeline.tables.pins import kept_from_ms, pinned_since_ms
 from support.door import Door

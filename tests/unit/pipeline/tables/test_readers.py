@@ -15,9 +15,9 @@ import pytest
 from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.tables.catalog import open_catalog
-from penstock.pipeline.tables.formats import SchemaText
 from penstock.pipeline.tables.job import run_table_once
 from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
+from penstock.pipeline.tables.schema_text import SchemaText
 from penstock.pipeline.tables.settings import CatalogSettings, TableSettings
 from support.door import Door
 from support.rest_catalog import serve_rest_catalog
