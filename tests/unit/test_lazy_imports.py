@@ -19,6 +19,7 @@ REASONS = (
         "a command loads what it runs, so that --help and others start soon",
     ),
     ("spark.py", "penstock.pipeline.*", "importing it tells a missing extra by the call"),
+    ("tables.py", "penstock.pipeline.*", "importing it tells a missing extra by the call"),
     ("app/server.py", "penstock.app.*", "a shape of a server loads what it is made of alone"),
     ("app/server.py", "penstock.kafka.wire.*", "kio's messages load while the server opens"),
     ("app/server.py", "penstock.peers.*", "the HTTP port comes after Kafka clients are served"),

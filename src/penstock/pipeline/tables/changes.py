@@ -96,7 +96,7 @@ def stage_changes(item: ChangesItem) -> ChangesResult:
     files = TableFiles(item.files)
     schema = arrow_schema(item.target.iceberg_schema())
     reader = RowReader(item.plan, schema)
-    staged = _staged_schema(schema)
+    staged = staged_schema(schema)
     gathered = staged.empty_table()
     bytes_read, reduce_bytes = 0, _REDUCE_BYTES
     unknown = SchemaIds()
@@ -114,7 +114,7 @@ def stage_changes(item: ChangesItem) -> ChangesResult:
                     bad.add(records.bad)
                     keyed = split_bad(records.rows, pc.is_null(records.rows["key"]), "no key")
                     bad.add(keyed.bad)
-                    rows, wrong, ids = _changes(keyed.rows, reader, staged)
+                    rows, wrong, ids = read_changes(keyed.rows, reader, staged)
                     unknown |= ids
                     if unknown:
                         continue
@@ -140,7 +140,7 @@ def merge_bucket(item: MergeItem) -> MergeResult:
     attempt = SystemRandom().token_bytes(8).hex()
     files = TableFiles(item.files)
     schema = arrow_schema(item.target.iceberg_schema())
-    staged = _staged_schema(schema)
+    staged = staged_schema(schema)
     changes = pa.concat_tables(
         [staged.empty_table()]
         + [fit_rows(_read_group(files, url, group), staged) for url, group in item.changes]
@@ -158,7 +158,24 @@ def merge_bucket(item: MergeItem) -> MergeResult:
         return MergeResult(writer.finish(), touched, changes.num_rows)
 
 
-def _changes(
+def changed_keys(stored: pa.Table, changes: pa.Table, *, prefix: str) -> pa.Array:
+    """The identities of those keys whose change counts, and no stored row.
+
+    Args:
+        stored, changes: columns of `place_names`, of the same types.
+    """
+    contest = pa.concat_tables(
+        [
+            stored.append_column(_STORED, pa.array([True] * stored.num_rows, pa.bool_())),
+            changes.append_column(_STORED, pa.array([False] * changes.num_rows, pa.bool_())),
+        ]
+    )
+    winners = newest_rows(contest, prefix=prefix)
+    changed = winners.filter(pc.invert(winners.column(_STORED))).column(f"{prefix}key")
+    return key_identity(changed).combine_chunks()
+
+
+def read_changes(
     records: pa.Table, reader: RowReader, staged: pa.Schema
 ) -> tuple[pa.Table, pa.Table, SchemaIds]:
     """Records as changes: rows, and tombstones; with bad ones and unknown schemas."""
@@ -214,7 +231,7 @@ def _decide(
     """
     key = f"{item.prefix}key"
     keys = key_identity(changes.column(key)).combine_chunks()
-    places = changes.select(_places(item.prefix))
+    places = changes.select(place_names(item.prefix))
     met: dict[str, pa.Table] = {}
     for url in item.stored:
         found = [
@@ -226,16 +243,7 @@ def _decide(
             met[url] = rows
     if not met:
         return changes, keys.slice(0, 0), []
-    stored = pa.concat_tables(met.values())
-    contest = pa.concat_tables(
-        [
-            stored.append_column(_STORED, pa.array([True] * stored.num_rows)),
-            places.append_column(_STORED, pa.array([False] * places.num_rows)),
-        ]
-    )
-    winners = newest_rows(contest, prefix=item.prefix)
-    changed = winners.filter(pc.invert(winners.column(_STORED))).column(key)
-    changed = key_identity(changed).combine_chunks()
+    changed = changed_keys(pa.concat_tables(met.values()), places, prefix=item.prefix)
     changes = changes.filter(pc.is_in(keys, value_set=changed))
     touched = [
         url
@@ -249,15 +257,16 @@ def _stored_places(
     files: TableFiles, url: str, item: MergeItem, schema: pa.Schema
 ) -> Iterator[pa.Table]:
     # As the table has them now: a key's number may have been narrower when they were written.
-    for rows in read_data_file(files, url, item.target, columns=_places(item.prefix)):
+    for rows in read_data_file(files, url, item.target, columns=place_names(item.prefix)):
         yield fit_rows(rows, schema)
 
 
-def _places(prefix: str) -> list[str]:
+def place_names(prefix: str) -> list[str]:
+    """The columns by which `newest_rows` decides."""
     return [f"{prefix}{name}" for name in ("key", "partition", "offset", "timestamp")]
 
 
-def _staged_schema(schema: pa.Schema) -> pa.Schema:
+def staged_schema(schema: pa.Schema) -> pa.Schema:
     """A table's columns as changes have them: a tombstone has no value, whatever is required."""
     fields = [field.with_nullable(True) for field in schema]  # noqa: FBT003 - pyarrow's
     return pa.schema([*fields, pa.field(DELETED, pa.bool_())])

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from pyiceberg.schema import Schema
@@ -57,6 +57,7 @@ class PartSchemas:
         given: the schema, with kind = file.
         is_identity: whether the schema's values identify rows; see `compile_schema`.
         registry: the registry, with kind = registry.
+        is_reader: whether columns follow in memory alone: the table stays as it is.
     """
 
     topic: str
@@ -65,6 +66,7 @@ class PartSchemas:
     given: SchemaText | None
     is_identity: bool
     registry: Registry | None
+    is_reader: bool = False
     columns_added: list[str] = field(default_factory=list)
     missing: set[int] = field(default_factory=set)
     """Ids that the registry does not have, as far as this call has asked."""
@@ -200,13 +202,24 @@ class PartSchemas:
             if self.is_framed
             else Followed(text=self.given)
         )
-        with translated("follow schema", subject), table.transaction() as transaction:
+        with translated("follow schema", subject):
+            transaction = table.transaction()
             transaction.set_properties(
                 {_PROPERTIES[self.part]: msgspec.json.encode(after).decode()}
             )
             if not evolution.is_empty:
                 with transaction.update_schema() as update:
                     _apply(update, evolution)
+            if self.is_reader:
+                table = Table(
+                    table.name(),
+                    transaction.table_metadata,
+                    table.metadata_location,
+                    table.io,
+                    table.catalog,
+                )
+            else:
+                transaction.commit_transaction()
         self.columns_added += [".".join(path) for path, _ in evolution.added]
         return table
 
@@ -220,14 +233,41 @@ class PartSchemas:
                 "its keys are bytes, as producers wrote them, and of no schema",
                 "begin a new table",
             )
-        text = text or "{}"
-        try:
-            return msgspec.json.decode(text, type=Followed)
-        except MALFORMED as error:
-            raise CorruptDataError("read a table's schemas", text[:100], str(error)) from error
+        return _decode_followed(text or "{}")
 
     def _columns_of(self, table: Table) -> RecordType:
         return value_type(table.schema()) if self.part == VALUE else key_type(table.schema())
+
+
+def settings_by(table: Table, settings: TableSettings) -> TableSettings:
+    """Settings by which a reader follows a table's schemas: what the table has followed says what
+    kind of schemas these are, whatever options its job has.
+
+    Args:
+        settings: resolved where the topic's configs say the schema; see `resolve`.
+    """
+    changes: dict[str, Any] = {"schema": RAW, "key_kind": RAW}
+    for part, kind, given in (
+        (VALUE, "schema", "value_schema"),
+        (KEY, "key_kind", "key_schema"),
+    ):
+        text = table.properties.get(_PROPERTIES[part])
+        if text is None:
+            continue
+        followed = _decode_followed(text)
+        if followed.text is None:
+            changes[kind] = REGISTRY
+        else:
+            changes[kind] = FILE
+            changes[given] = getattr(settings, given) or followed.text
+    return msgspec.structs.replace(settings, **changes)
+
+
+def _decode_followed(text: str) -> Followed:
+    try:
+        return msgspec.json.decode(text, type=Followed)
+    except MALFORMED as error:
+        raise CorruptDataError("read a table's schemas", text[:100], str(error)) from error
 
 
 class RowSchemas:
@@ -235,9 +275,10 @@ class RowSchemas:
 
     Args:
         settings: resolved; its values have a schema.
+        is_reader: see `PartSchemas`.
     """
 
-    def __init__(self, settings: TableSettings) -> None:
+    def __init__(self, settings: TableSettings, *, is_reader: bool = False) -> None:
         uses_registry = REGISTRY in (settings.schema, settings.key_kind)
         registry = Registry(settings.registry) if uses_registry else None
         self.value = PartSchemas(
@@ -247,6 +288,7 @@ class RowSchemas:
             given=settings.value_schema,
             is_identity=False,
             registry=registry,
+            is_reader=is_reader,
         )
         self.key: PartSchemas | None = None
         if settings.key_kind != RAW:
@@ -257,6 +299,7 @@ class RowSchemas:
                 given=settings.key_schema,
                 is_identity=settings.mode == UPSERT,
                 registry=registry,
+                is_reader=is_reader,
             )
         self._parts = [part for part in (self.value, self.key) if part is not None]
 

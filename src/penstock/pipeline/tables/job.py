@@ -42,7 +42,7 @@ from penstock.pipeline.tables.dead_letters import (
 )
 from penstock.pipeline.tables.files import TableFiles, files_options
 from penstock.pipeline.tables.kind_choice import kind_of
-from penstock.pipeline.tables.kinds import TableKind, Written, target_of
+from penstock.pipeline.tables.kinds import MODE_PROPERTY, TableKind, Written, target_of
 from penstock.pipeline.tables.offsets import (
     TOPIC_ID_PROPERTY,
     Held,
@@ -68,8 +68,6 @@ from penstock.system.randomness import SystemRandom
 from penstock.system.waiting import pause
 
 CONFLICTS_MAX: Final = 20
-MODE_PROPERTY: Final = "penstock.mode"
-"""The table's property that is append or upsert, for as long as the table lives."""
 TRUNCATIONS_MAX: Final = 5
 _COMMIT_BYTES_MIN: Final = 2 << 30
 """The bytes of a commit where the settings don't say it; more where there are many executors."""

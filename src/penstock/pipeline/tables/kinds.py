@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
@@ -12,6 +12,9 @@ from pyiceberg.table import Table
 from penstock.pipeline.api_messages import Range
 from penstock.pipeline.tables.dead_letters import BadFile
 from penstock.pipeline.tables.parquet import FileTarget, WrittenFile
+
+MODE_PROPERTY: Final = "penstock.mode"
+"""The table's property that is append or upsert, for as long as the table lives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,9 +21,10 @@ _CLOCKS_MS: Final = 60_000
 """The driver that commits a snapshot and the journal may differ in time by so much."""
 
 
-def pin_request(topic_id: str, *, lease_ms: int, age_max_ms: int) -> JobRequest:
-    """Return the request that pins a topic."""
-    return JobRequest(kind=PIN_JOB, name=topic_id, lease_ms=lease_ms, age_max_ms=age_max_ms)
+def pin_once(client: DoorClient, topic_id: str, *, lease_ms: int) -> int:
+    """Pin a topic for as long as a lease that no one renews; the job's number."""
+    request = JobRequest(kind=PIN_JOB, name=topic_id, lease_ms=lease_ms, age_max_ms=lease_ms)
+    return client.open_job(request).job
 
 
 def pinned_since_ms(client: DoorClient, topic_id: str) -> int | None:

@@ -53,17 +53,7 @@ def plan_wanted(
         ConflictError: the table holds more than the log does, or other records. Going on where it
             ends would pass over other records of the same offsets.
     """
-    for partition, offset in sorted(held.items()):
-        state = partitions[partition] if partition < len(partitions) else _NO_PARTITION
-        found = _other_history(state, offset, (epochs or {}).get(partition))
-        if found:
-            raise ConflictError(
-                "follow topic",
-                f"partition {partition} of topic {topic_id}",
-                f"was followed up to offset {offset}, and {found}",
-                "the log has gone back (a restore?): roll the table back to a snapshot from before "
-                "that time, or drop it and make it again with --restart",
-            )
+    check_history(topic_id, partitions, held, epochs)
     ranges: list[Range] = []
     lost: list[Range] = []
     for partition, state in enumerate(partitions):
@@ -77,6 +67,26 @@ def plan_wanted(
                 Range(topic_id=topic_id, partition=partition, start=start, end=state.high_watermark)
             )
     return Wanted(ranges=tuple(ranges), lost=tuple(lost))
+
+
+def check_history(
+    topic_id: str,
+    partitions: Sequence[PartitionState],
+    held: Mapping[int, int],
+    epochs: Mapping[int, int] | None = None,
+) -> None:
+    """Check that a table's records are the log's. Args and Raises: as `plan_wanted`."""
+    for partition, offset in sorted(held.items()):
+        state = partitions[partition] if partition < len(partitions) else _NO_PARTITION
+        found = _other_history(state, offset, (epochs or {}).get(partition))
+        if found:
+            raise ConflictError(
+                "follow topic",
+                f"partition {partition} of topic {topic_id}",
+                f"was followed up to offset {offset}, and {found}",
+                "the log has gone back (a restore?): roll the table back to a snapshot from before "
+                "that time, or drop it and make it again with --restart",
+            )
 
 
 def _other_history(state: PartitionState, offset: int, epoch: int | None) -> str:

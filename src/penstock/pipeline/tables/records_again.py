@@ -14,7 +14,7 @@ from pyiceberg.types import BinaryType
 from penstock.model.errors import CorruptDataError, InvalidRequestError
 from penstock.pipeline.tables.catalog import load_table, open_catalog, translated
 from penstock.pipeline.tables.columns import RAW_NAMES
-from penstock.pipeline.tables.job import MODE_PROPERTY
+from penstock.pipeline.tables.kinds import MODE_PROPERTY
 from penstock.pipeline.tables.offsets import TOPIC_ID_PROPERTY
 from penstock.pipeline.tables.settings import CatalogSettings
 from penstock.records.decode import Record

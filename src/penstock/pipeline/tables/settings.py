@@ -131,8 +131,9 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True):
         return ".".join(self.identifier)
 
 
+TABLE_NAME_CONFIG: Final = "penstock.table.name"
 _CONFIGS: Final = {
-    "penstock.table.name": "table",
+    TABLE_NAME_CONFIG: "table",
     "penstock.table.mode": "mode",
     "penstock.table.schema": "schema",
     "penstock.table.key.schema": "key_kind",
@@ -155,8 +156,14 @@ def _holds_secret(value: str) -> bool:
     )
 
 
+def schema_text_of(configs: Mapping[str, str]) -> SchemaText | None:
+    """The schema of a topic's values by its configs; None: these have none."""
+    if configs.get("penstock.table.schema") != TEXT:
+        return None
+    return _schema_of(configs.get(TEXT_CONFIG, ""))
+
+
 def _schema_of(text: str) -> SchemaText | None:
-    """The schema of a topic's config; None: it has none."""
     try:
         document = msgspec.json.decode(text or "null")
     except ValueError:

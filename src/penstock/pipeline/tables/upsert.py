@@ -65,7 +65,7 @@ class UpsertKind:
             )
         else:
             self._schemas.check(table)
-        self._check_buckets(table)
+        check_buckets(table, prefix=self._prefix)
 
     def write(
         self,
@@ -151,16 +151,21 @@ class UpsertKind:
             stored[file.partition[0]][file.file_path] = file
         return stored
 
-    def _check_buckets(self, table: Table) -> None:
-        """Rows of a key have to be in one bucket: they are if any part of the key says which."""
-        schema, fields = table.schema(), table.spec().fields
-        if len(fields) == 1 and isinstance(fields[0].transform, BucketTransform):
-            path = schema.find_column_name(fields[0].source_id) or ""
-            if path.split(".")[0] == f"{self._prefix}key":
-                return
-        raise InvalidRequestError(
-            "upsert into table",
-            ".".join(table.name()),
-            f"it is partitioned by {table.spec()}, not by buckets of its key",
-            "begin a new table: another --table, or --restart once this one is dropped",
-        )
+
+def check_buckets(table: Table, *, prefix: str) -> None:
+    """Check that rows of a key are in one bucket: they are if any part of the key says which.
+
+    Raises:
+        InvalidRequestError: the table is partitioned in another way.
+    """
+    schema, fields = table.schema(), table.spec().fields
+    if len(fields) == 1 and isinstance(fields[0].transform, BucketTransform):
+        path = schema.find_column_name(fields[0].source_id) or ""
+        if path.split(".")[0] == f"{prefix}key":
+            return
+    raise InvalidRequestError(
+        "upsert into table",
+        ".".join(table.name()),
+        f"it is partitioned by {table.spec()}, not by buckets of its key",
+        "begin a new table: another --table, or --restart once this one is dropped",
+    )

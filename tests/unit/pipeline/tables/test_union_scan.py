@@ -1,0 +1,333 @@
+"""One view of table and log, without Spark: each record once, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
+
+import penstock.tables
+from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
+from penstock.pipeline.engine import LocalEngine
+from penstock.pipeline.lease import JobLease
+from penstock.pipeline.tables import union, union_rows
+from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
+from support.door import NOW_MS, Door, replacement
+from support.registry import Registry
+from support.tables import Lake, follow, new_record, produce, produce_values
+from support.typed import avro, record, typed
+
+
+def read(door: Door, lake: Lake, topic: str, **options: Any) -> pa.Table:
+    (url,) = door.client.options.urls
+    return penstock.tables.read(topic, url=url, warehouse=str(lake.folder), **options)
+
+
+def places(rows: pa.Table, prefix: str = "") -> list[tuple[int, int]]:
+    columns = (f"{prefix}partition", f"{prefix}offset")
+    return sorted(zip(*(rows.column(name).to_pylist() for name in columns), strict=True))
+
+
+def half_filled(door: Door, lake: Lake, topic: str, **changes: Any) -> None:
+    for partition in (0, 1):
+        produce_values(door, topic, [b"%d" % n for n in range(5)], partition)
+    follow(door, lake, topic, **changes)
+    for partition in (0, 1):
+        produce_values(door, topic, [b"%d" % n for n in range(5, 8)], partition)
+
+
+def test_table_and_log_are_one_with_the_tables_columns(door: Door, lake: Lake, topic: str) -> None:
+    produce(door, topic, 0, [new_record(b"k", b"1", headers=[("h", b"x")])])
+    follow(door, lake, topic)
+    produce(door, topic, 0, [new_record(b"k", None, headers=[("h", None)])])
+    rows = read(door, lake, topic).sort_by("offset")
+    assert rows.column_names == ["key", "value", "partition", "offset", "timestamp", "headers"]
+    assert rows.column("value").to_pylist() == [b"1", None]
+    assert rows.column("headers").to_pylist() == [
+        [{"key": "h", "value": b"x"}],
+        [{"key": "h", "value": None}],
+    ]
+    follow(door, lake, topic)
+    assert read(door, lake, topic).sort_by("offset").equals(rows), (
+        "the same once the table holds all"
+    )
+
+
+def test_each_record_is_there_once_and_columns_and_filters_go_to_both_sides(
+    door: Door, lake: Lake, topic: str
+) -> None:
+    half_filled(door, lake, topic)
+    everything = [(partition, offset) for partition in (0, 1) for offset in range(8)]
+    assert places(read(door, lake, topic)) == everything
+    some = read(door, lake, topic, columns=["offset", "partition"], row_filter="offset >= 3")
+    assert some.column_names == ["offset", "partition"]
+    assert places(some) == [place for place in everything if place[1] >= 3]
+    with pytest.raises(InvalidRequestError, match="hasn't got it"):
+        read(door, lake, topic, columns=["no"])
+    for wrong in ("offset >", "no = 1", "value = 'not bytes'"):
+        with pytest.raises(InvalidRequestError, match="read table and log row_filter"):
+            read(door, lake, topic, row_filter=wrong)
+
+
+def test_duckdb_reads_it(door: Door, lake: Lake, topic: str) -> None:
+    half_filled(door, lake, topic)
+    (url,) = door.client.options.urls
+    with penstock.tables.scan(topic, url=url, warehouse=str(lake.folder)) as rows:
+        found = duckdb.from_arrow(rows).aggregate('count(*), max("offset")').fetchall()
+    assert found == [(16, 7)]
+    topic_id = door.topics[topic][0]
+    assert topic_id not in {job.name for job in door.client.jobs()}, "its pin has ended"
+
+
+def maintain(door: Door, lake: Lake, topic: str) -> None:
+    upkeep = Maintenance(snapshot_age_ms=0, orphan_age_ms=0, files_min=2)
+    maintain_table(door.client, LocalEngine(1), lake.settings(topic), upkeep)
+
+
+@pytest.mark.parametrize("step", ["before the table", "after the table", "before the log is read"])
+def test_commits_joins_and_expiry_between_the_steps_change_nothing(
+    door: Door, lake: Lake, topic: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half_filled(door, lake, topic)
+    produce_values(door, topic, [b"more"])
+    follow(door, lake, topic)
+    produce_values(door, topic, [b"tail"] * 3)
+
+    def meanwhile() -> None:
+        follow(door, lake, topic)
+        produce_values(door, topic, [b"too late"])
+        follow(door, lake, topic)
+        maintain(door, lake, topic)
+
+    around(monkeypatch, step, meanwhile)
+    found = read(door, lake, topic)
+    late = found.column("value").to_pylist().count(b"too late")
+    assert late == (step == "before the table"), "what the newest snapshot holds is in it"
+    expected = [(0, offset) for offset in range(12 + late)] + [(1, n) for n in range(8)]
+    assert places(found) == expected
+    # Once the pin has ended, expiry takes what it held.
+    files = lake.files(topic)
+    follow(door, lake, topic)
+    produce_values(door, topic, [b"x"])
+    follow(door, lake, topic)
+    maintain(door, lake, topic)
+    maintain(door, lake, topic)
+    assert set(files) - set(lake.files(topic))
+
+
+def around(patch: pytest.MonkeyPatch, step: str, meanwhile: Callable[[], None]) -> None:
+    """Let something happen once, at a step of a view."""
+    owner, name = {
+        "before the table": (union, "load_table"),
+        "after the table": (union, "load_table"),
+        "before the log is read": (union_rows, "read_range"),
+    }[step]
+    real: Any = getattr(owner, name)
+    done: list[bool] = []
+
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        if step.startswith("before") and not done:
+            done.append(True)
+            meanwhile()
+        answer = real(*arguments, **named)
+        if step.startswith("after") and not done:
+            done.append(True)
+            meanwhile()
+        return answer
+
+    patch.setattr(owner, name, wrapped)
+
+
+def test_what_is_in_neither_is_an_error_that_names_it(door: Door, lake: Lake, topic: str) -> None:
+    half_filled(door, lake, topic)
+    door.trim(topic, 1, 7)
+    with pytest.raises(NotFoundError, match=f"{topic}-1: .*below 5 and the log begins at 7: 2 off"):
+        read(door, lake, topic)
+    found = places(read(door, lake, topic, fail_on_data_loss=False))
+    assert [offset for partition, offset in found if partition == 1] == [0, 1, 2, 3, 4, 7]
+
+
+def test_what_is_deleted_while_it_is_read_is_an_error(
+    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half_filled(door, lake, topic)
+    around(monkeypatch, "before the log is read", lambda: door.trim(topic, 0, 8))
+    with pytest.raises(Exception, match="offset 5 is wanted, the log begins at 8"):
+        read(door, lake, topic)
+
+
+def test_another_topics_table_is_refused(door: Door, lake: Lake, topic: str) -> None:
+    half_filled(door, lake, topic)
+    door.create("another")
+    with pytest.raises(InvalidRequestError, match="it holds rows of topic"):
+        read(door, lake, "another", table=f"penstock.{topic}")
+    with pytest.raises(NotFoundError, match="there is no such table"):
+        read(door, lake, "another")
+    with pytest.raises(NotFoundError, match="there is no such topic"):
+        read(door, lake, "nowhere")
+
+
+def test_a_column_that_another_program_renamed_is_refused(
+    door: Door, lake: Lake, topic: str
+) -> None:
+    half_filled(door, lake, topic)
+    with lake.table(topic).update_schema() as update:
+        update.rename_column("value", "payload")
+    with pytest.raises(InvalidRequestError, match="value is gone"):
+        read(door, lake, topic)
+
+
+def test_cleaning_that_passed_the_pin_is_an_error(
+    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic_id = door.topics[topic][0]
+    door.produce(topic, 0, count=1)
+    follow(door, lake, topic)
+    for _ in range(2):
+        door.produce(topic, 0, count=1)
+    door.drain()
+
+    def clean() -> None:
+        # The record at offset 1 has a newer one of its key; here that is past the pinned end.
+        door.produce(topic, 0, count=1)
+        door.drain()
+        with JobLease(door.client, kind="test", name="tests") as job:
+            request = replacement(
+                door.client, door.objects, job, topic_id, kept=lambda base: base in {0, 3}
+            )
+            assert door.client.replace(request).codes == [""]
+
+    around(monkeypatch, "before the log is read", clean)
+    with pytest.raises(ConflictError, match="cleaned offsets 1 to 2 since"):
+        read(door, lake, topic)
+    assert places(read(door, lake, topic)) == [(0, 0), (0, 3)]
+
+
+# -- schemas ---------------------------------------------------------------------------------------
+
+
+def test_newer_schemas_add_their_columns_and_dead_letters_are_no_rows(
+    door: Door, lake: Lake, topic: str, registry: Registry
+) -> None:
+    one = record(("a", "long"))
+    two = record(("a", "long"), ("b", ["null", "string"]))
+    first = registry.register(f"{topic}-value", one)
+    second = registry.register(f"{topic}-value", two)
+    produce_values(door, topic, avro(first, one, {"a": 1}))
+    typed(door, lake, topic, registry)
+    produce_values(door, topic, [*avro(first, one, {"a": 2}), b"no value", None])
+    produce_values(door, topic, avro(second, two, {"a": 3, "b": "x"}))
+    before = lake.table(topic).metadata_location
+    rows = read(door, lake, topic, registry=registry.url).sort_by("kafka_offset")
+    assert rows.column("a").to_pylist() == [1, 2, 3]
+    assert rows.column("b").to_pylist() == [None, None, "x"]
+    assert lake.table(topic).metadata_location == before, "the table stays as it is"
+    pruned = read(
+        door, lake, topic, registry=registry.url, row_filter="b is null", columns=["kafka_offset"]
+    )
+    assert sorted(pruned.column("kafka_offset").to_pylist()) == [0, 1]
+    typed(door, lake, topic, registry)
+    assert set(lake.table(topic).schema().column_names) >= {"a", "b"}
+    after = read(door, lake, topic, registry=registry.url).sort_by("kafka_offset")
+    assert after.select(["a", "b"]).equals(rows.select(["a", "b"]))
+
+
+def test_a_schema_that_would_stop_the_table_stops_the_view(
+    door: Door, lake: Lake, topic: str, registry: Registry
+) -> None:
+    one, two = record(("a", "long")), record(("a", "string"))
+    produce_values(door, topic, avro(registry.register("s", one), one, {"a": 1}))
+    typed(door, lake, topic, registry)
+    with pytest.raises(InvalidRequestError, match="the option registry is its URL"):
+        read(door, lake, topic)
+    produce_values(door, topic, avro(registry.register("s", two), two, {"a": "x"}))
+    with pytest.raises(InvalidRequestError) as viewed:
+        read(door, lake, topic, registry=registry.url)
+    with pytest.raises(InvalidRequestError) as followed:
+        typed(door, lake, topic, registry)
+    assert str(viewed.value) == str(followed.value)
+
+
+def test_a_newer_schema_of_the_topics_configs_is_followed(
+    door: Door, lake: Lake, topic: str
+) -> None:
+    def schema(*names: str) -> dict[str, str]:
+        text = {"type": "object", "properties": {name: {"type": "integer"} for name in names}}
+        return {
+            "penstock.table.schema": "text",
+            "penstock.table.schema.text": json.dumps(text),
+        }
+
+    door.alter(topic, schema("a"))
+    produce_values(door, topic, [b'{"a": 1}'])
+    follow(door, lake, topic)
+    door.alter(topic, schema("a", "b"))
+    produce_values(door, topic, [b'{"a": 2, "b": 3}'])
+    rows = read(door, lake, topic).sort_by("a")
+    assert list(zip(*(rows.column(name).to_pylist() for name in "ab"), strict=True)) == [
+        (1, None),
+        (2, 3),
+    ]
+
+
+# -- one row per key -------------------------------------------------------------------------------
+
+
+def of_keys(rows: pa.Table) -> dict[bytes, bytes]:
+    keys = rows.column("key").to_pylist()
+    assert len(set(keys)) == len(keys), "a key twice"
+    return dict(zip(keys, rows.column("value").to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_view_of_keys_is_what_the_table_will_be(
+    door: Door, lake: Lake, topic: str, seed: int
+) -> None:
+    chance = random.Random(seed)
+    for _ in range(3):
+        for _ in range(chance.randrange(1, 4)):
+            # Keys move between partitions, and times go back: the newest is hard to tell.
+            changes = [
+                new_record(
+                    b"%d" % chance.randrange(30),
+                    None if chance.random() < 0.3 else b"%d" % chance.randrange(1000),
+                    timestamp_ms=NOW_MS + chance.randrange(50),
+                )
+                for _ in range(chance.randrange(1, 25))
+            ]
+            produce(door, topic, chance.randrange(2), [*changes, new_record(None, b"bad")])
+        if not lake.folder.exists():
+            follow(door, lake, topic, mode="upsert", buckets=4)
+            continue
+        found = of_keys(read(door, lake, topic))
+        few = of_keys(read(door, lake, topic, row_filter=GreaterThanOrEqual("value", b"5")))
+        follow(door, lake, topic, mode="upsert", target_file_bytes=400)
+        assert found == dict(lake.rows(topic, "key", "value"))
+        assert few == {key: value for key, value in found.items() if value >= b"5"}
+
+
+def test_a_stored_row_that_is_newer_stays_though_the_filter_excludes_it(
+    door: Door, lake: Lake, topic: str
+) -> None:
+    produce(door, topic, 0, [new_record(b"k", b"new", timestamp_ms=NOW_MS + 9)])
+    follow(door, lake, topic, mode="upsert", buckets=2)
+    produce(door, topic, 1, [new_record(b"k", b"old", timestamp_ms=NOW_MS)])
+    assert of_keys(read(door, lake, topic)) == {b"k": b"new"}
+    assert of_keys(read(door, lake, topic, row_filter=EqualTo("value", b"old"))) == {}
+
+
+def test_a_table_that_is_too_far_behind_to_be_merged_in_memory_is_refused(
+    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(door, topic, 0, [new_record(b"k", b"1")])
+    follow(door, lake, topic, mode="upsert", buckets=2)
+    produce(door, topic, 0, [new_record(b"%d" % n, b"x" * 1000) for n in range(9)])
+    monkeypatch.setattr(union_rows, "LOG_BYTES_MAX", 5000)
+    with pytest.raises(InvalidRequestError, match="pipeline table brings the table up to date"):
+        read(door, lake, topic)
