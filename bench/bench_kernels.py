@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from penstock.kernels.decode import ALL, decode
 from penstock.kernels.encode import Rows, encode_rows
-from penstock.kernels.keys import key_index, retain
+from penstock.kernels.keys import KeyChunk, key_chunks, retain
 
 REGION_BYTES = 8 << 20
 KEY_BYTES = 10
@@ -76,10 +76,12 @@ def measure(value_bytes: int, batch_records: int, codec: str, rounds: int) -> di
     region = b"".join(encoded())
     keep = np.arange(count) % 2 == 0
 
+    def indexed() -> KeyChunk:
+        """All of the region in one chunk."""
+        return next(key_chunks(region, (1, 2), chunk_bytes=1 << 62, subject="batches"))
+
     def keyed() -> None:
-        chunk = key_index(region, (1, 2))
-        assert chunk is not None
-        retain(chunk, keep, keep_empty=False)
+        retain(indexed(), keep, keep_empty=False)
 
     whole = decode(region)
     assert whole.record_count == count
@@ -88,7 +90,7 @@ def measure(value_bytes: int, batch_records: int, codec: str, rounds: int) -> di
         "decode": best_s(lambda: decode(region, columns=ALL, headers=False), rounds),
         "decode+headers": best_s(lambda: decode(region), rounds),
         "offsets only": best_s(lambda: decode(region, columns=("offset",), headers=False), rounds),
-        "keys": best_s(lambda: key_index(region, (1, 2)), rounds),
+        "keys": best_s(indexed, rounds),
         "retain": best_s(keyed, rounds),
     }
     return {

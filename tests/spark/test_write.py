@@ -16,9 +16,9 @@ from pyspark.errors import PySparkException
 
 from penstock.pipeline.client import DoorClient, DoorOptions
 from penstock.records.decode import CODECS
-from penstock.records.murmur import partition_of_key
 from support.server import ServerProcess
 from support.topics import Topics
+from support.twins.murmur import partition_of_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

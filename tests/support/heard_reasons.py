@@ -170,7 +170,6 @@ REASONS: Final = {
     "pipeline/tables/rows.py decode_records: CorruptDataError": AGAIN,
     "kernels/merging.py Merger._chunk: CorruptDataError": "kept as it is: a client sent it so",
     "records/alike.py _frame_of: (IndexError, MalformedError)": AGAIN,
-    "records/merging.py _records: (BatchError, IndexError)": "kept as it is: a client sent it so",
     "records/walk.py RecordWalk._walk: IndexError": "a record goes on in the next stretch",
     "records/walk.py RecordWalk._walk_long: IndexError": TOLD,
     # log

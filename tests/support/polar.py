@@ -6,9 +6,9 @@ from pathlib import Path
 
 from penstock.authz.facts import schema
 from penstock.authz.facts.asking import Asking, Plans
-from penstock.authz.polar.naive import Naive
 from penstock.authz.polar.program import Fact, Program, Value
 from penstock.authz.polar.tabled import MemoryFacts, Tabled
+from support.twins.polar import Naive
 
 NOW_S = 1_800_000_000
 POLICIES: Mapping[str, str] = {

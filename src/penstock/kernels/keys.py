@@ -1,6 +1,9 @@
 """Finds keys and their batches for compaction, and makes batches of some records of others.
 
-`penstock.records.keyed` is the slow twin and says what is kept of a batch.
+A kept record keeps its bytes: its offset and timestamp are relative to the batch's base offset and
+base timestamp, and neither changes, unless the batch gets a delete horizon (KIP-534): that takes
+the place of its base timestamp, and timestamps are written again relative to it. The slow twin is
+in `tests/support/twins/keyed.py`.
 """
 
 from collections.abc import Iterator
@@ -151,13 +154,6 @@ def key_chunks(
     if first < len(rows):
         marks = opaque, skipped
         yield _chunk(index, first, len(rows), blocks, arena.data, key, marks, keeps_opaque, subject)
-
-
-def key_index(
-    buffer: Buffer, hash_key: tuple[int, int], *, subject: str = "batches"
-) -> KeyChunk | None:
-    """All of a region in one chunk; None if it has no batch."""
-    return next(key_chunks(buffer, hash_key, chunk_bytes=1 << 62, subject=subject), None)
 
 
 def retain(

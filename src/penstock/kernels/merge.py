@@ -1,6 +1,6 @@
 """The kernels of merging small batches; `penstock.kernels.merging` calls them.
 
-The slow twin is `penstock.records.merging`.
+The slow twin is in `tests/support/twins/merging.py`.
 """
 
 from typing import Final

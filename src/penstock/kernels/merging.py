@@ -1,6 +1,6 @@
 """Merging the small batches of a region into large ones.
 
-The slow twin is `penstock.records.merging.merge_batches`; docs/compaction.md has the rules. A
+The slow twin is in `tests/support/twins/merging.py`; docs/compaction.md has the rules. A
 merged batch is decoded again, from the bytes that will be stored, and compared with its inputs.
 """
 

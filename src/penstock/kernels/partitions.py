@@ -1,6 +1,8 @@
 """The partitions that Kafka's default partitioner gives a column of keys.
 
-The slow twin is `penstock.records.murmur.partition_of_key`.
+Source: murmur2 by Austin Appleby (public domain), with the seed of Kafka's default partitioner, so
+that a key written by the Java client and by this one lies in the same partition. The slow twin is
+in `tests/support/twins/murmur.py`.
 """
 
 import numpy as np

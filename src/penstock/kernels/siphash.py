@@ -1,6 +1,7 @@
 """SipHash-2-4 with 128 bits inside kernels.
 
-The slow twin is `penstock.records.keyed.siphash`, whose source it names.
+Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF"; the reference code's 128-bit
+variant. The slow twin is in `tests/support/twins/keyed.py`.
 """
 
 import numpy as np

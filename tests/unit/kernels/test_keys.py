@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.kernels.keys import key_chunks, key_index, retain
+from penstock.kernels.keys import KeyChunk, key_chunks, retain
 from penstock.model.errors import CorruptDataError
-from penstock.records import keyed as twin
 from penstock.records.batch import CONTROL, LOG_APPEND_TIME, crc_is_right, stored_header
 from penstock.records.decode import CODECS, Record, decode_batch
 from penstock.records.encode import encode_batch
 from support.examples import examples
+from support.twins import keyed as twin
 
 HASH_KEY = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
 
@@ -53,6 +53,11 @@ def regions(draw: st.DrawFn) -> bytes:
         )
         offset += deltas[-1] + 1 + draw(st.integers(0, 9))
     return out
+
+
+def key_index(region: bytes, hash_key: tuple[int, int]) -> KeyChunk | None:
+    """All of a region in one chunk; None if it has no batch."""
+    return next(key_chunks(region, hash_key, chunk_bytes=1 << 62, subject="batches"), None)
 
 
 def batches_of(region: bytes) -> list[memoryview]:

@@ -27,8 +27,9 @@ from penstock.records.batch import (
 from penstock.records.decode import CODECS, Record, decode_batch
 from penstock.records.encode import encode_batch
 from penstock.records.lz4 import compress_lz4
-from penstock.records.merging import MERGED_BYTES_MAX, Merging, finish_batch, merge_batches
+from penstock.records.merging import MERGED_BYTES_MAX, Merging, finish_batch
 from support.examples import examples
+from support.twins.merging import merge_batches
 
 FAR = (1 << 63) - 1
 times = st.one_of(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kernels.partitions import partition_of_keys
-from penstock.records.murmur import partition_of_key
+from support.twins.murmur import partition_of_key
 
 
 @given(st.lists(st.none() | st.binary(max_size=40)), st.integers(1, 1000), st.integers(0, 3))

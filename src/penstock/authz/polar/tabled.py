@@ -1,9 +1,8 @@
 """The tabled evaluator: top-down from a question, each goal answered once (SLG resolution).
 
-It takes whatever the naive evaluator takes, recursion of any form too, and looks at no fact that
-the question doesn't lead to. A goal is a signature with the ids that are known; its table has the
-answers so far and the rules that wait for more. Each pair of a waiting rule and an answer is
-joined once, so that cycles end.
+It takes recursion of any form, and looks at no fact that the question doesn't lead to. A goal is a
+signature with the ids that are known; its table has the answers so far and the rules that wait for
+more. Each pair of a waiting rule and an answer is joined once, so that cycles end.
 """
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ from penstock.pipeline.compaction.items import ItemDone, ItemStore, KeyedItem
 from penstock.pipeline.compaction.keyed_output import Output
 from penstock.pipeline.compaction.keyed_retention import Retention, judge
 from penstock.pipeline.compaction.keyed_source import LOT_BYTES, KeyedSource
-from penstock.records.keyed import HashKey
 
 _HASH_KEY: Final = Struct(">QQ")
 MAP_BYTES: Final = 128 << 20
@@ -68,7 +67,7 @@ class _Cleaning:
     ) -> None:
         self._item = item
         self._store = store
-        self._hash_key: HashKey = _HASH_KEY.unpack(store.token_bytes(_HASH_KEY.size))
+        self._hash_key: tuple[int, int] = _HASH_KEY.unpack(store.token_bytes(_HASH_KEY.size))
         """The attempt's own: who can't know it can't write keys whose hashes are the same."""
         self._map_bytes = map_bytes
         self._chunk_bytes = chunk_bytes

@@ -12,7 +12,7 @@ from penstock.model.errors import InvalidRequestError, NotFoundError
 from penstock.pipeline.connector.write_columns import find_columns, timestamps_ms
 from penstock.pipeline.connector.write_plan import TopicTarget
 from penstock.pipeline.connector.write_rows import RowEncoder
-from penstock.records.murmur import partition_of_key
+from support.twins.murmur import partition_of_key
 
 NOW_MS = 1_700_000_000_000
 FIELDS = {

@@ -3,10 +3,10 @@
 import pytest
 
 from penstock.authz.polar.check import check
-from penstock.authz.polar.naive import Naive
 from penstock.authz.polar.query import Constraint, Question, actions, authorize, rows, solve
 from penstock.model.errors import OverloadedError
 from support.polar import NOW_S, fact, naive, value
+from support.twins.polar import Naive
 
 WILDCARD = """
 actor User {}

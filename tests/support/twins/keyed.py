@@ -1,10 +1,8 @@
-"""Batches as compaction by key sees them: each record's key as a hash, and batches that keep some.
-
-The slow, plain twin of `penstock.kernels.keys`, which must give the same. A kept record keeps its
-bytes: its offset and timestamp are relative to the batch's base offset and base timestamp, and
-neither changes, unless the batch gets a delete horizon (KIP-534): that takes the place of its base
-timestamp, and timestamps are written again relative to it.
+"""The slow, plain twin of `penstock.kernels.keys`, which must give the same: batches as compaction
+by key sees them, each record's key as a hash, and batches that keep some of their records.
 """
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass

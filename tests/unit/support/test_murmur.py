@@ -5,7 +5,7 @@ from aiokafka.partitioner import murmur2 as reference
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.records.murmur import murmur2, partition_of_key
+from support.twins.murmur import murmur2, partition_of_key
 
 
 @pytest.mark.parametrize(

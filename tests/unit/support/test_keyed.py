@@ -20,7 +20,7 @@ from penstock.records.batch import (
 )
 from penstock.records.decode import CODECS, Record, decode_batch
 from penstock.records.encode import compress, encode_batch
-from penstock.records.keyed import index_batch, retain, siphash
+from support.twins.keyed import index_batch, retain, siphash
 
 HASH_KEY = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
 KEYS = st.none() | st.binary(max_size=12)

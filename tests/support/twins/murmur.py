@@ -1,8 +1,6 @@
-"""The hash by which Kafka's own clients choose a record's partition from its key. Pure.
+"""The slow, plain twin of `penstock.kernels.partitions`, which names the source."""
 
-Source: murmur2 by Austin Appleby (public domain), with the seed of Kafka's default partitioner,
-so that a key written by the Java client and by this one lies in the same partition.
-"""
+from __future__ import annotations
 
 from typing import Final
 
