@@ -7,7 +7,7 @@ and puts are as slow as PostgreSQL's and S3's. Each producer sends batches of on
 own id and sequence, a few in flight, and the next as soon as one is acknowledged; a reader of each
 partition is woken by commits, as a Fetch that waits is.
 
-    PYTHONPATH=src:bench python bench/bench_badly_batched.py [--producers 1000] [--seconds 5]
+    PYTHONPATH=src:bench:tests python bench/bench_badly_batched.py [--producers 1000] [--seconds 5]
 """
 
 from __future__ import annotations

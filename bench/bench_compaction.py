@@ -86,9 +86,6 @@ class Files:
         finally:
             os.close(descriptor)
 
-    def get_ranges(self, ranges: Sequence[tuple[str, int, int, str]]) -> Sequence[Buffer]:
-        return [self.get_range(key, start, end) for key, start, end, _ in ranges]
-
     def read_into(self, space: memoryview, ranges: Sequence[tuple[str, int, int, str]]) -> None:
         at = 0
         for key, start, end, _ in ranges:

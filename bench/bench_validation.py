@@ -31,11 +31,11 @@ from pathlib import Path
 
 import wire
 from penstock.records.batch import HEADER_BYTES, BatchLimits, check_batch, codec_of
-from penstock.records.check import check_records
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.records.streams import CODECS, PIECE_BYTES, open_stream
 from servers import Running, contenders
+from support.batches import check_records
 
 BATCH_BYTES = 1 << 20
 BATCHES = 60

@@ -72,13 +72,9 @@ class Attempt:
                 return body[start - position : end - position]
         raise AssertionError(f"{key} {start} to {end} is in no input")
 
-    def get_ranges(self, ranges: Sequence[tuple[str, int, int, str]]) -> Sequence[Buffer]:
-        """See `ItemStore`."""
-        return [self.get_range(key, start, end) for key, start, end, _ in ranges]
-
     def read_into(self, space: memoryview, ranges: Sequence[tuple[str, int, int, str]]) -> None:
         """See `ItemStore`."""
-        space[:] = b"".join(self.get_ranges(ranges))
+        space[:] = b"".join(self.get_range(key, start, end) for key, start, end, _ in ranges)
 
     def put(self, parts: Sequence[Buffer]) -> str:
         """See `ItemStore`; the key is known once it is put."""

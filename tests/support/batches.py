@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from penstock.records.batch import patch_base_offset
+from penstock.records.batch import BatchLimits, NewBatch, patch_base_offset
+from penstock.records.check import RecordCheck
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 
@@ -50,3 +51,15 @@ def make_batch(
     if epoch is not None:
         patch_base_offset(memoryview(made), offset, epoch)
     return made
+
+
+def check_records(batch: NewBatch, limits: BatchLimits, now_ms: int) -> None:
+    """Check a batch's records at once, however many there are, where a server does it in turns.
+
+    Raises:
+        BatchError: the records are refused (`RecordWalk.advance`).
+    """
+    if limits.validates:
+        check = RecordCheck(batch, limits, now_ms)
+        check.walk.advance()
+        check.settle()

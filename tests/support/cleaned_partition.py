@@ -40,12 +40,10 @@ class MemoryStore:
         self.largest_read = max(self.largest_read, end - start)
         return found[start:end]
 
-    def get_ranges(self, ranges: Sequence[tuple[str, int, int, str]]) -> Sequence[Buffer]:
-        return [self.get_range(key, start, end, origin=at) for key, start, end, at in ranges]
-
     def read_into(self, space: memoryview, ranges: Sequence[tuple[str, int, int, str]]) -> None:
         at = 0
-        for body in self.get_ranges(ranges):
+        for key, start, end, origin in ranges:
+            body = self.get_range(key, start, end, origin=origin)
             size = memoryview(body).nbytes
             space[at : at + size] = body
             at += size

@@ -44,12 +44,10 @@ class LoopStore:
         del origin
         return self._wait(self._store.get_range(key, start, end))
 
-    def get_ranges(self, ranges: Sequence[tuple[str, int, int, str]]) -> Sequence[Buffer]:
-        return [self.get_range(key, start, end) for key, start, end, _ in ranges]
-
     def read_into(self, space: memoryview, ranges: Sequence[tuple[str, int, int, str]]) -> None:
         at = 0
-        for body in self.get_ranges(ranges):
+        for key, start, end, _ in ranges:
+            body = self.get_range(key, start, end)
             size = memoryview(body).nbytes
             space[at : at + size] = body
             at += size

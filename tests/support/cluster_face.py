@@ -35,6 +35,7 @@ from penstock.ports.journal import Journal, JournalRow
 from penstock.replica import Replica
 from penstock.state.answers import AnyAnswer
 from penstock.state.apply.machine import LogMachine
+from penstock.state.cluster_tables import GROUP_SHARDS
 from penstock.state.commands import AnyCommand, CommitRuns, CreateTopic, RunCommit
 from penstock.state.order_types import AppliedEntries
 from penstock.state.orders import begin_cluster_order
@@ -355,6 +356,10 @@ class ClusterAgent:
         assert size == len(encoded)
         return response
 
+    def shards_of(self, agent_id: int) -> int:
+        """Count the shards of an agent, as this one knows it."""
+        return sum(self.view.shard_owner(shard) == agent_id for shard in range(GROUP_SHARDS))
+
     def part(self, api: str, version: int, kind: str, /, **fields: Any) -> Any:
         """A nested entity of a request."""
         return schema.build(getattr(schema.request_types(api, version), kind), **fields)
@@ -387,7 +392,9 @@ class World:
         agents = [await self.agent(agent_id, **settings) for agent_id in agent_ids]
         await until(
             lambda: all(
-                agent.view.shard_owner(shard) is not None for agent in agents for shard in range(64)
+                agent.view.shard_owner(shard) is not None
+                for agent in agents
+                for shard in range(GROUP_SHARDS)
             )
         )
         return agents

@@ -27,15 +27,11 @@ class MemoryItemStore:
             raise NotFoundError("read", key, "no such object")
         return memoryview(self.objects[key])[start:end]
 
-    def get_ranges(self, ranges: Sequence[tuple[str, int, int, str]]) -> Sequence[Buffer]:
-        """As the port says."""
-        return [
-            self.get_range(key, start, end, origin=origin) for key, start, end, origin in ranges
-        ]
-
     def read_into(self, space: memoryview, ranges: Sequence[tuple[str, int, int, str]]) -> None:
         """As the port says."""
-        space[:] = b"".join(self.get_ranges(ranges))
+        space[:] = b"".join(
+            self.get_range(key, start, end, origin=origin) for key, start, end, origin in ranges
+        )
 
     def put(self, parts: Sequence[Buffer]) -> str:
         """As the port says."""

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.wire.header import parse_fixed, parse_rest
-from penstock.kafka.wire.schema import decode_request, decode_response
+from penstock.kafka.wire.schema import decode_response
 from support.group_history import GroupHistory, Kind, Told
 from support.loop_thread import LoopThread
+from support.parsing import decode_request
 
 _API = {
     Kind.JOIN: "join_group",

@@ -158,10 +158,6 @@ class ShardKeeper:
         """The shards that this agent owns."""
         return sorted(self._held)
 
-    def owned_by(self, agent: int) -> int:
-        """Count the shards of an agent; one that is drained has none in the end."""
-        return sum(self._view.shard_owner(shard) == agent for shard in range(GROUP_SHARDS))
-
     def _is_stale(self) -> bool:
         return self._clock.monotonic_s() - self._order.head_confirmed_s > self._stale_s
 

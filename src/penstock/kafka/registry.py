@@ -38,11 +38,6 @@ class Api:
     raw: bool = False
     """Known once the module is imported: it takes and gives bytes."""
 
-    @property
-    def versions(self) -> range:
-        """The versions that are served."""
-        return range(self.versions_min, self.versions_max + 1)
-
     def taken_version(self, version: int) -> int:
         """The version whose kio class a request is read into: what it lacks has its default there,
         as in Kafka's own classes, so that handlers ask for no field whether it is there."""

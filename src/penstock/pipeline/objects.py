@@ -30,7 +30,7 @@ Item = tuple[str, int, int] | tuple[str, int, int, str]
 PUT_BYTES_MAX: Final = 5 << 30
 """The greatest size of one put in S3."""
 AT_ONCE: Final = 8
-"""Requests of one `get_ranges` under way."""
+"""Requests of one `get_views` under way."""
 _GAP_BYTES: Final = 256 << 10
 """Bytes between two ranges that cost less than a request of their own."""
 _STRETCH_BYTES: Final = 32 << 20
@@ -108,13 +108,9 @@ class ObjectAccess:
             return self._until_deadline(lambda: store.get_range(key, start, end))
         return self._until_deadline(lambda: self._get_presigned(key, start, end))
 
-    def get_ranges(self, items: Sequence[Item]) -> list[bytes]:
-        """Read each item like `get_range`, several at once; adjacent items share one request."""
-        return [bytes(view) for view in self.get_views(items)]
-
     def get_views(self, items: Sequence[Item]) -> list[memoryview]:
-        """Read like `get_ranges` without a copy: items that were read together share their
-        memory."""
+        """Read each item like `get_range`, several at once. Adjacent items share one request and
+        its memory, without a copy."""
         stretches = _stretches(items)
         self._learn_urls_of(stretches)
         views: list[memoryview] = [memoryview(b"")] * len(items)
@@ -135,7 +131,7 @@ class ObjectAccess:
         return views
 
     def read_into(self, space: memoryview, items: Sequence[Item]) -> None:
-        """Read like `get_ranges`, into the caller's memory, one item after the other.
+        """Read like `get_views`, into the caller's memory, one item after the other.
 
         The memory of a request is freed as soon as it is copied. If it were kept, each request
         would need new memory, and clearing new memory costs more than copying.

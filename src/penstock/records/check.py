@@ -33,15 +33,3 @@ class RecordCheck:
         if self._stamps and batch.max_timestamp != self.walk.max_timestamp:
             batch.max_timestamp = self.walk.max_timestamp
             batch.crc = set_max_timestamp(batch.view, batch.max_timestamp)
-
-
-def check_records(batch: NewBatch, limits: BatchLimits, now_ms: int) -> None:
-    """Check a batch's records at once, however many there are.
-
-    Raises:
-        BatchError: the records are refused (`RecordWalk.advance`).
-    """
-    if limits.validates:
-        check = RecordCheck(batch, limits, now_ms)
-        check.walk.advance()
-        check.settle()

@@ -17,6 +17,7 @@ from penstock.model.errors import (
 )
 from penstock.state.answers import OffsetsCommitted
 from penstock.state.commands import CommitOffsets
+from support.state_rows import group_offsets
 from support.waiting import turns
 from unit.groups.calls import commit, join, stable, write
 from unit.groups.fakes import (
@@ -89,7 +90,7 @@ async def test_offsets_of_topics_that_members_read_are_not_deleted(tmp_path: Pat
         GroupError.NONE,
     ]
     assert list(await one.groups.fetch_offsets("g")) == [items[0][1]]
-    assert list(one.queries.group_offsets("g")) == [items[0][1]]
+    assert list(group_offsets(one.queries, "g")) == [items[0][1]]
     await stable(one, "connect-1", protocol_type="consumer")
     assert (await one.groups.delete_offsets("none", items))[0] is GroupError.GROUP_ID_NOT_FOUND
     await join(one, "workers", protocol_type="connect")

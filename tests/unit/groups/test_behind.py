@@ -65,10 +65,10 @@ async def test_shards_stay_with_a_live_agent_until_the_next_can_read_their_group
     agent, newcomer = await agent_and_newcomer(world, disk)
     await asyncio.sleep(10)
     assert not newcomer.order.shows_answers
-    assert agent.shards.owned_by(2) == 0
+    assert agent.shards_of(2) == 0
     disk.is_full = False
     await asyncio.sleep(10)
-    assert agent.shards.owned_by(2) > 10
+    assert agent.shards_of(2) > 10
 
 
 async def test_shards_of_a_drained_agent_are_claimed_by_one_that_cannot_read_their_groups(
@@ -80,7 +80,7 @@ async def test_shards_of_a_drained_agent_are_claimed_by_one_that_cannot_read_the
     assert not newcomer.order.shows_answers
     await agent.on_node(agent.order.commit([DrainAgent(agent=1, draining=True)]))
     await asyncio.sleep(10)
-    assert agent.shards.owned_by(1) == 0
+    assert agent.shards_of(1) == 0
 
 
 async def store(agent: ClusterAgent, topic_id: bytes, offset: int) -> None:

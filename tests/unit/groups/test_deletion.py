@@ -11,6 +11,7 @@ from penstock.groups.errors import GroupError
 from penstock.model.errors import RetryableError
 from penstock.state.commands import AnyCommand, DeleteGroups, DeleteOffsets
 from support.loop_probe import Probe
+from support.state_rows import group_offsets
 from support.waiting import turns
 from unit.groups.calls import commit, join, write
 from unit.groups.fakes import World, world
@@ -65,7 +66,7 @@ async def test_an_entry_deletes_so_many_rows_whatever_the_groups_hold(tmp_path: 
     # Each turn has read as many rows as it has room for, or the next group's.
     assert len(turns) >= sum(reads) // (2 * ROWS_MAX)
     assert not list(one.groups.overviews())
-    assert one.queries.group_offsets("long") == {}
+    assert group_offsets(one.queries, "long") == {}
     await one.close()
 
 
@@ -96,7 +97,7 @@ async def test_a_deletion_goes_on_without_its_client(tmp_path: Path) -> None:
     one.committer.gate.set()
     await asyncio.gather(*one.groups._journal.tasks)
     assert not list(one.groups.overviews())
-    assert one.queries.group_offsets("b") == {}
+    assert group_offsets(one.queries, "b") == {}
     await one.close()
 
 
@@ -132,7 +133,7 @@ async def test_a_group_that_is_let_go_of_while_it_is_emptied_is_deleted_no_furth
     deleted = [made for made in one.committer.commands if isinstance(made, DeleteOffsets)]
     assert len(deleted) == 1, "the one that was on its way"
     assert not [made for made in one.committer.commands if isinstance(made, DeleteGroups)]
-    (stored,) = list(one.queries.group_offsets("g").values())[-1:]
+    (stored,) = list(group_offsets(one.queries, "g").values())[-1:]
     assert stored.offset == 7
     await one.close()
 
@@ -152,6 +153,6 @@ async def test_a_group_that_is_let_go_of_while_others_are_emptied_is_not_deleted
     one.committer.gate.set()
     assert await deletion == [GroupError.NOT_COORDINATOR, GroupError.NONE]
     assert list((await committing).codes) == [0]
-    assert [stored.offset for stored in one.queries.group_offsets("short").values()] == [7]
-    assert one.queries.group_offsets("long") == {}
+    assert [stored.offset for stored in group_offsets(one.queries, "short").values()] == [7]
+    assert group_offsets(one.queries, "long") == {}
     await one.close()

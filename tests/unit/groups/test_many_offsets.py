@@ -17,6 +17,7 @@ from penstock.state.commands import AnyCommand, CommitOffsets, DeleteOffsets, Of
 from penstock.system.turns import TURN_ROWS
 from support.loop_probe import Probe
 from support.simulated.virtual_loop import VirtualLoop
+from support.state_rows import group_offsets
 from unit.groups.calls import commit, stable, write
 from unit.groups.fakes import World, world
 
@@ -128,7 +129,7 @@ async def test_nothing_of_a_generation_that_is_over_is_written(
     assert result.error is (expected or GroupError.COORDINATOR_NOT_AVAILABLE)
     sizes = [len(c.offsets) for c in noted.commands if isinstance(c, CommitOffsets)]
     assert sizes == [WRITES_AT_ONCE]
-    found = one.queries.group_offsets("g")
+    found = group_offsets(one.queries, "g")
     assert (topic_id, WRITES_AT_ONCE - 1) in found
     assert (topic_id, WRITES_AT_ONCE) not in found
     one.groups._memory.forget("g") if is_member_gone else None

@@ -153,7 +153,7 @@ async def test_what_waits_at_a_drained_coordinator_is_told_to_look_elsewhere(wor
     assert waiting == 1
     other = next(one for one in agents if one is not owner)
     await other.on_node(other.membership.drain(owner.agent_id))
-    await until(lambda: other.shards.owned_by(owner.agent_id) == 0, timeout_s=10)
+    await until(lambda: other.shards_of(owner.agent_id) == 0, timeout_s=10)
     assert not owner.groups._memory.groups
     await asyncio.sleep(1)
     # At the new coordinator: the join began another rebalance there.
@@ -173,12 +173,12 @@ async def test_a_new_agent_gets_its_share_after_a_while_and_in_turns(world: Worl
     before = {shard: agents[0].view.shard_owner(shard) for shard in range(GROUP_SHARDS)}
     await world.agent(3)
     await asyncio.sleep(2)
-    assert agents[0].shards.owned_by(3) == 0
+    assert agents[0].shards_of(3) == 0
     most = 0
     shares = [0]
     for _ in range(100):
         await asyncio.sleep(0.1)
-        shares.append(agents[0].shards.owned_by(3))
+        shares.append(agents[0].shards_of(3))
         most = max(most, shares[-1] - shares[-2])
     assert 10 < shares[-1] < 35
     assert most <= 8

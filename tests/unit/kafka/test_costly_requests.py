@@ -9,12 +9,11 @@ import pytest
 
 from penstock.kafka.errors import MalformedRequestError
 from penstock.kafka.handlers import metadata
-from penstock.kafka.wire import header, schema
+from penstock.kafka.wire import header
 from penstock.kafka.wire.decode import ITEMS_MAX
-from penstock.kafka.wire.fetch_codec import parse_fetch
 from penstock.kafka.wire.primitives import TAGS_MAX, uvarint
-from penstock.kafka.wire.produce_codec import parse_produce
 from penstock.model.steps import at_once
+from support.parsing import decode_request, parse_fetch, parse_produce
 from unit.kafka.test_handlers_topics import TIMEOUT, metadata_request
 
 
@@ -181,7 +180,7 @@ def test_a_body_has_so_many_tagged_fields_in_one_place(
         if api == "metadata":
             at_once(metadata._decode(version, many))
         else:
-            schema.decode_request(api, version, many)
+            decode_request(api, version, many)
 
 
 def test_so_many_topics_a_second_are_created(

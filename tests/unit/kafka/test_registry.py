@@ -13,6 +13,7 @@ from penstock.kafka.registry import APIS, Api
 from penstock.kafka.wire import schema
 from penstock.model import errors as model_errors
 from penstock.state.answers import Refusal
+from support.parsing import versions_of
 
 by_name = pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
 
@@ -28,7 +29,7 @@ def test_a_handler_serves_what_the_table_says(api: Api) -> None:
 
 @by_name
 def test_keys_and_flexible_versions_are_the_schemas(api: Api) -> None:
-    for version in api.versions:
+    for version in versions_of(api.module):
         for kind in ("Request", "Response"):
             entity = schema._entity_type(api.module, version, kind)
             assert entity.__api_key__ == api.key  # type: ignore[attr-defined]

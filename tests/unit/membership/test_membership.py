@@ -324,7 +324,7 @@ async def test_the_others_neither_wait_for_nor_warn_of_an_agent_that_ends_in_ord
         ending, others = agents[1], (agents[0], agents[2])
         await ending.on_node(end_in_order(ending))
         await until(lambda: status(world, 2) is AgentStatus.FENCED, timeout_s=0.1)
-        assert not any(agent.shards.owned_by(2) for agent in others)
+        assert not any(agent.shards_of(2) for agent in others)
         for _ in range(200):
             await asyncio.sleep(0.05)
             assert not any(agent.membership.quiet for agent in others)

@@ -250,7 +250,7 @@ def test_objects_of_another_cluster_pass_through_the_agent() -> None:
             ("origins/d/k", 2, 5, "s3://another/cluster"),
             ("origins/d/k", 5, 6, "s3://another/cluster"),
         ]
-        assert objects.get_ranges(items) == [b"234", b"5"]
+        assert objects.get_views(items) == [b"234", b"5"]
         assert client.through == ["origins/d/k"]
         assert not client.asked
 
@@ -268,7 +268,7 @@ def test_many_ranges_are_read_by_few_requests(wanted: list[tuple[str, int, int]]
     client = FakeClient("", bucket, objects="agent")
     items = [(key, start, start + length) for key, start, length in wanted]
     with ObjectAccess(client) as objects:
-        assert objects.get_ranges(items) == [store[key][start:end] for key, start, end in items]
+        assert objects.get_views(items) == [store[key][start:end] for key, start, end in items]
     # All are near one another.
     assert len(client.through) <= len({key for key, start, end in items if start < end})
 
@@ -279,7 +279,7 @@ def test_ranges_far_apart_are_not_joined(monkeypatch: pytest.MonkeyPatch) -> Non
     bucket.objects["k"] = bytes(range(200))
     client = FakeClient("", bucket, objects="agent")
     with ObjectAccess(client) as objects:
-        assert objects.get_ranges([("k", 0, 5), ("k", 10, 20), ("k", 100, 101)]) == [
+        assert objects.get_views([("k", 0, 5), ("k", 10, 20), ("k", 100, 101)]) == [
             bytes(range(5)), bytes(range(10, 20)), bytes([100]),
         ]  # fmt: skip
         assert len(client.through) == 2
@@ -293,9 +293,9 @@ def test_urls_of_many_objects_are_asked_for_together() -> None:
         for number in range(20):
             bucket.objects[f"k{number:02}"] = bytes([number]) * 10
         items = [(f"k{number:02}", 0, 10) for number in range(20)]
-        assert objects.get_ranges(items) == [bytes([number]) * 10 for number in range(20)]
+        assert objects.get_views(items) == [bytes([number]) * 10 for number in range(20)]
         assert client.asked == [("GET", [key for key, *_ in items])]
-        assert objects.get_ranges([]) == []
+        assert objects.get_views([]) == []
 
 
 def test_what_is_pickled_holds_no_url() -> None:

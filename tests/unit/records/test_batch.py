@@ -16,9 +16,9 @@ from penstock.records.batch import (
     patch_run,
     stored_header,
 )
-from penstock.records.check import check_records
 from penstock.records.decode import CODECS, Record, decode_batch
 from penstock.records.encode import encode_batch
+from support.batches import check_records
 
 NOW = 1_790_000_000_000
 

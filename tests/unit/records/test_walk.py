@@ -17,8 +17,8 @@ from penstock.records.batch import (
     crc_is_right,
     stored_header,
 )
-from penstock.records.check import check_records
 from penstock.records.walk import RECORD_ERRORS_MAX, RecordWalk
+from support.batches import check_records
 from support.raw_batches import LIMITS, NOW, PACKERS, batch, field, good, record, uneven, varint
 from support.record_rows import BROKEN, HEADER_OF_ONE, PARTS, RIGHT_PARTS
 

@@ -23,6 +23,7 @@ from support.restored_clusters import (
     kill,
     restored,
 )
+from support.state_rows import group_offsets
 
 
 async def test_a_cluster_is_made_of_the_bucket_alone_as_of_any_moment(cluster: Cluster) -> None:
@@ -131,7 +132,7 @@ async def test_agents_groups_and_claims_of_the_parent_are_not_those_of_the_new_o
             ),
         ]
     )
-    before = agent.queries.group("g"), agent.queries.group_offsets("g")
+    before = agent.queries.group("g"), group_offsets(agent.queries, "g")
     await archiver_of(agent).snapshot()
     epoch = agent.order.epoch
     await kill(cluster)
@@ -142,7 +143,7 @@ async def test_agents_groups_and_claims_of_the_parent_are_not_those_of_the_new_o
     assert queries.agents() == []
     assert queries.shards() == []
     assert queries.wals() == []
-    assert (queries.group("g"), queries.group_offsets("g")) == before
+    assert (queries.group("g"), group_offsets(queries, "g")) == before
     queries.close()
     again = await other.agent(1)
     assert again.order.epoch > epoch, "no entry of the parent's can be one of the new one's"

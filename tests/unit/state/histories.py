@@ -36,6 +36,7 @@ from penstock.state.commands import (
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.state.rows import GroupKind
+from support.state_rows import group_offsets
 from unit.state.twin import Batch, Partition, Twin
 
 WRAP = 1 << 31
@@ -228,12 +229,12 @@ def group_expiries(draw: st.DrawFn, queries: Queries) -> DeleteGroups | DeleteOf
         seen = [
             (-1 if row.empty_since_ms is None else row.empty_since_ms + draw(late), newest)
             for row in groups
-            for offsets in [queries.group_offsets(row.group_id).values()]
+            for offsets in [group_offsets(queries, row.group_id).values()]
             for newest in [max((one.commit_ms for one in offsets), default=-1) + draw(late)]
         ]
         return DeleteGroups(group_ids=[row.group_id for row in groups], seen=seen)
     group_id = groups[0].group_id
-    offsets = queries.group_offsets(group_id)
+    offsets = group_offsets(queries, group_id)
     return DeleteOffsets(
         group_id=group_id,
         items=list(offsets),
@@ -317,7 +318,7 @@ def assert_equal_to_twin(queries: Queries, view: StateView, twin: Twin) -> None:
         assert dict(queries.group_members(group_id)) == twin.members.get(group_id, {})
         assert {
             place: (row.offset, row.leader_epoch, row.metadata, row.commit_ms)
-            for place, row in queries.group_offsets(group_id).items()
+            for place, row in group_offsets(queries, group_id).items()
         } == twin.offsets.get(group_id, {})
 
 

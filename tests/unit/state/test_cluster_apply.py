@@ -50,6 +50,7 @@ from penstock.state.entries import Entry, encode_entry
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.state.rows import AgentStatus
+from support.state_rows import condemned_objects, group_offsets
 from unit.state.orders import KEY, TOPIC_ID, batch, store, topic
 
 WAL_ID = b"sixteen bytes id"
@@ -352,7 +353,7 @@ def test_a_group_command_of_another_shard_epoch_changes_nothing(cluster: Cluster
         ):
             assert reason(cluster.send(1, command)[0]) is Refusal.STALE_SHARD
     assert cluster.queries.group("g") is not None
-    assert cluster.queries.group_offsets("g") == {}
+    assert group_offsets(cluster.queries, "g") == {}
     assert cluster.send(2, save(2)) == [Done()]
     # A shard that nobody ever claimed is at epoch 0.
     other = next(name for name in "hijk" if group_shard(name) != group_shard("g"))
@@ -423,7 +424,7 @@ def test_an_inherited_object_is_forgotten_and_never_condemned(cluster: Cluster) 
     assert cluster.queries.unreferenced_objects(limit=9) == ["parents"]
     assert cluster.send(1, CondemnObjects(keys=["parents", "parents-too"])) == [Condemned([])]
     assert [row.key for row in cluster.queries.objects("", 9)] == ["parents-too"]
-    assert cluster.queries.condemned_objects(limit=9) == []
+    assert condemned_objects(cluster.queries) == []
 
 
 # -- levels ------------------------------------------------------------------------------------
@@ -517,7 +518,7 @@ def test_what_expires_is_deleted_as_it_was_seen_from_level_4_on(tmp_path: Path, 
     row = cluster.queries.group("g")
     assert row is not None
     since_ms = -1 if row.empty_since_ms is None else row.empty_since_ms
-    (offset,) = cluster.queries.group_offsets("g").values()
+    (offset,) = group_offsets(cluster.queries, "g").values()
     others = [
         DeleteOffsets(group_id="g", items=[(TOPIC_ID, 0)], seen_ms=[offset.commit_ms - 1]),
         DeleteGroups(group_ids=["g"], seen=[(since_ms - 1, offset.commit_ms)]),
@@ -525,7 +526,7 @@ def test_what_expires_is_deleted_as_it_was_seen_from_level_4_on(tmp_path: Path, 
     ]
     for command in others if level == 4 else others[:1]:
         assert cluster.send(1, command, epoch=2) == [Done()]
-    assert len(cluster.queries.group_offsets("g")) == (1 if level == 4 else 0)
+    assert len(group_offsets(cluster.queries, "g")) == (1 if level == 4 else 0)
     as_seen = [
         DeleteOffsets(group_id="g", items=[(TOPIC_ID, 0)], seen_ms=[offset.commit_ms]),
         DeleteGroups(group_ids=["g"], seen=[(since_ms, -1)]),

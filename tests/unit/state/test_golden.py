@@ -32,6 +32,7 @@ from penstock.state.rows import (
 )
 from penstock.state.schema import FORMAT_VERSION, OLDEST_VERSION
 from support.simulated.randomness import SeededRandom
+from support.state_rows import condemned_objects, group_offsets
 from unit.state.orders import KEY, TOPIC_ID, batch, commit, open_order
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metadata"
@@ -72,7 +73,7 @@ def holds_what_it_held(queries: Queries) -> None:
     assert (stored.object_key, stored.base_offset, stored.end_offset) == ("golden-object", 0, 10)
     assert (stored.raw, stored.origin) == (0, "")
     assert (waiting.generation, waiting.base_offset, waiting.end_offset) == (1, 10, 13)
-    assert queries.group_offsets("readers")[(TOPIC_ID, 0)].offset == 7
+    assert group_offsets(queries, "readers")[(TOPIC_ID, 0)].offset == 7
     assert {row.key for row in queries.objects("", 99)} >= {"golden-object"}
     assert queries.run_with_max_timestamp(KEY) is not None
     assert queries.first_run_at_time(KEY, 0) is not None
@@ -183,7 +184,7 @@ def test_the_cluster(golden: Path) -> None:
         group = queries.group("readers")
         assert group is not None
         assert (group.generation, group.state) == (3, b"t")
-        assert [key for key, _ in queries.condemned_objects(limit=9)] == ["orphan"]
+        assert [key for key, _ in condemned_objects(queries)] == ["orphan"]
 
 
 def test_the_pipeline(golden: Path) -> None:

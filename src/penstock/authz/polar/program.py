@@ -156,7 +156,3 @@ class Program:
     def of(self, signature: Signature) -> tuple[Clause, ...]:
         """Give the clauses of a signature."""
         return self.clauses.get(signature, ())
-
-    def can_hold(self, signature: Signature) -> bool:
-        """Whether a rule or a fact can give it."""
-        return signature in self.clauses or signature in self.facts

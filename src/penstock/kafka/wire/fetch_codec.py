@@ -94,13 +94,11 @@ class PartitionData:
     """A broker that is nearer to the client; then it is given nothing here (KIP-392)."""
 
 
-def parse_fetch(body: memoryview, version: int) -> FetchRequest:
-    """Parse the body of a Fetch request. Raises: MalformedRequestError."""
-    return at_once(fetch_steps(body, version))
-
-
 def fetch_steps(body: memoryview, version: int) -> Steps[FetchRequest]:
-    """`parse_fetch`, with a pause after every STEP_ITEMS topics and partitions."""
+    """Parse the body of a Fetch request, with a pause after every STEP_ITEMS topics and partitions.
+
+    Raises: MalformedRequestError.
+    """
     try:
         flexible = version >= FLEXIBLE_FROM
         position = 0 if version >= 15 else _REPLICA.size

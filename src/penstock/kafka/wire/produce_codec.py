@@ -88,11 +88,6 @@ class PartitionAnswer:
     """The records that a batch was refused for (KIP-467), from version 8 on."""
 
 
-def parse_produce(body: memoryview, version: int) -> ProduceRequest:
-    """Parse the body of a Produce request. Raises: MalformedRequestError."""
-    return at_once(produce_steps(body, version))
-
-
 def acks_of(body: memoryview, version: int) -> int:
     """Return the `acks` that `produce_steps` gives, of a request whose beginning is known to be
     right."""
@@ -109,7 +104,11 @@ def wants_no_answer(body: memoryview, version: int) -> bool:
 
 
 def produce_steps(body: memoryview, version: int) -> Steps[ProduceRequest]:
-    """`parse_produce`, with a pause after every STEP_ITEMS topics and partitions."""
+    """Parse the body of a Produce request, with a pause after every STEP_ITEMS topics and
+    partitions.
+
+    Raises: MalformedRequestError.
+    """
     try:
         flexible = version >= FLEXIBLE_FROM
         transactional_id, position = read_string(body, 0, flexible=flexible)

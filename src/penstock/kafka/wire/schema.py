@@ -78,20 +78,6 @@ def _field_names(entity_type: type) -> frozenset[str]:
     return frozenset(field.name for field in dataclasses.fields(entity_type))
 
 
-def decode_request(api_name: str, version: int, body: Buffer) -> Any:
-    """The request's entity as its version has it; for tests. Handlers get that of `taken_steps`.
-
-    Args:
-        api_name: kio's name, for example "list_offsets".
-        version: a version that the API has.
-        body: the request after its header.
-
-    Raises:
-        MalformedRequestError: the bytes are not such a request.
-    """
-    return decode(_entity_type(api_name, version, "Request"), body)
-
-
 def decode_response(api_name: str, version: int, body: Buffer) -> Any:
     """The response's entity; for tests and the command line, which are clients.
 

@@ -42,11 +42,6 @@ class AppendedNotes:
         self._held: list[tuple[int, frozenset[_Identity]]] = []
         """The notes that begin at or before the offset: their last offset, and their batches."""
 
-    @property
-    def held_count(self) -> int:
-        """Batches of the notes that are in memory."""
-        return sum(len(batches) for _, batches in self._held)
-
     async def holds(self, batch: LostBatch) -> bool:
         """Return whether an earlier repair, perhaps of another agent, has appended a batch.
 

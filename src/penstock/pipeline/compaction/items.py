@@ -191,12 +191,9 @@ class ItemStore(Protocol):
         """
         ...
 
-    def get_ranges(self, ranges: Sequence[tuple[str, int, int, str]]) -> Sequence[Buffer]:
-        """Several (key, start, end, origin) in their order, some of them at the same time."""
-        ...
-
     def read_into(self, space: memoryview, ranges: Sequence[tuple[str, int, int, str]]) -> None:
-        """Read like `get_ranges`, one range after the other into `space`, which they fill."""
+        """Read several (key, start, end, origin) in their order, one after the other into `space`,
+        which they fill; some may be read at the same time."""
         ...
 
     def put(self, parts: Sequence[Buffer]) -> str:

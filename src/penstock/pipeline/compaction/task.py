@@ -107,10 +107,6 @@ class AttemptStore:
         """See `ItemStore`."""
         return self._access.get_range(key, start, end, origin=origin)
 
-    def get_ranges(self, ranges: Sequence[tuple[str, int, int, str]]) -> Sequence[Buffer]:
-        """See `ItemStore`."""
-        return self._access.get_views(ranges)
-
     def read_into(self, space: memoryview, ranges: Sequence[tuple[str, int, int, str]]) -> None:
         """See `ItemStore`."""
         self._access.read_into(space, ranges)

@@ -195,14 +195,6 @@ class Queries(PipelineQueries, LossQueries):
         )
         return [key for (key,) in rows]
 
-    def condemned_objects(self, *, limit: int) -> list[tuple[str, int]]:
-        """(key, journal time in ms) of condemned objects, the oldest first."""
-        return self._execute(
-            "SELECT key, condemned_ms FROM objects WHERE condemned_position IS NOT NULL"
-            " ORDER BY condemned_position, object_id LIMIT ?",
-            (limit,),
-        )
-
     def object_known(self, key: str) -> bool:
         """Whether the state has this object, live or condemned."""
         return bool(self._execute("SELECT 1 FROM objects WHERE key = ?", (key,)))
@@ -309,15 +301,6 @@ class Queries(PipelineQueries, LossQueries):
             " FROM group_offsets WHERE group_id = ? AND (topic_id, partition) > (?, ?)"
             " ORDER BY topic_id, partition LIMIT ?",
             (group_id, *after, limit),
-        )
-        return {(row[0], row[1]): OffsetRow(*row[2:]) for row in rows}
-
-    def group_offsets(self, group_id: str) -> dict[tuple[bytes, int], OffsetRow]:
-        """A group's committed offsets by (topic id, partition)."""
-        rows = self._execute(
-            "SELECT topic_id, partition, committed_offset, leader_epoch, metadata, commit_ms"
-            " FROM group_offsets WHERE group_id = ?",
-            (group_id,),
         )
         return {(row[0], row[1]): OffsetRow(*row[2:]) for row in rows}
 

@@ -20,7 +20,7 @@ def test_objects_are_put_once_and_read_by_ranges(door: Door) -> None:
         objects.put(key, [body[: 9 << 20], memoryview(body)[9 << 20 :]])
         assert objects.get_range(key, 0, len(body)) == body
         wanted = [(key, 5, 9), (key, 0, 3), (key, 19 << 20, 20 << 20), (key, 7, 7)]
-        assert objects.get_ranges(wanted) == [body[start:end] for _, start, end in wanted]
+        assert objects.get_views(wanted) == [body[start:end] for _, start, end in wanted]
         with pytest.raises(RefusedError) as caught:
             objects.put(key, [b"another"])
         assert caught.value.reason == "object_exists"
@@ -57,6 +57,6 @@ def test_ambient_access_reads_files_and_puts_through_the_agent(door: Door) -> No
     ):
         key = new_key(job.job)
         objects.put(key, [b"0123456789"])
-        assert objects.get_ranges([(key, 2, 5), (key, 8, 10)]) == [b"234", b"89"]
+        assert objects.get_views([(key, 2, 5), (key, 8, 10)]) == [b"234", b"89"]
         with pytest.raises(NotFoundError):
             objects.get_range(new_key(job.job), 0, 1)

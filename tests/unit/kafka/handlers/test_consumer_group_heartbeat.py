@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.wire.schema import request_types
 from penstock.model.errors import InvalidRequestError
+from support.parsing import versions_of
 
-HEARTBEATS = BY_MODULE["consumer_group_heartbeat"].versions
-DESCRIBES = BY_MODULE["consumer_group_describe"].versions
+HEARTBEATS = versions_of("consumer_group_heartbeat")
+DESCRIBES = versions_of("consumer_group_describe")
 
 
 async def beat(face: Any, version: int, **changes: Any) -> Any:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.registry import BY_MODULE
+from support.parsing import versions_of
 
-ALL = BY_MODULE["delete_groups"].versions
+ALL = versions_of("delete_groups")
 
 
 @pytest.mark.parametrize("version", ALL)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.registry import BY_MODULE
+from support.parsing import versions_of
 
-ALL = BY_MODULE["describe_groups"].versions
+ALL = versions_of("describe_groups")
 
 
 @pytest.mark.parametrize("version", ALL)

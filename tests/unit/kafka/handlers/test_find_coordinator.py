@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.registry import BY_MODULE
+from support.parsing import versions_of
 
-ALL = BY_MODULE["find_coordinator"].versions
+ALL = versions_of("find_coordinator")
 
 
 async def find(face: Any, version: int, key_type: int) -> tuple[str, int, str, int]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.registry import BY_MODULE
+from support.parsing import versions_of
 from support.waiting import turns
 
-ALL = BY_MODULE["heartbeat"].versions
+ALL = versions_of("heartbeat")
 
 
 @pytest.mark.parametrize("version", ALL)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.registry import BY_MODULE
 from penstock.model.errors import InvalidRequestError
+from support.parsing import versions_of
 
-ALL = BY_MODULE["join_group"].versions
+ALL = versions_of("join_group")
 
 
 @pytest.mark.parametrize("version", ALL)

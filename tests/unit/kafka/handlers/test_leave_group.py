@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.registry import BY_MODULE
+from support.parsing import versions_of
 
-ALL = BY_MODULE["leave_group"].versions
+ALL = versions_of("leave_group")
 
 
 async def leave(face: Any, version: int, group_id: str, *leavers: tuple[str, str | None]) -> Any:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.registry import BY_MODULE
+from support.parsing import versions_of
 
-ALL = BY_MODULE["list_groups"].versions
+ALL = versions_of("list_groups")
 
 
 async def listed(face: Any, version: int, **filters: Any) -> list[str]:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from penstock.groups.offsets import CommittedOffset
-from penstock.kafka.registry import BY_MODULE
+from support.parsing import versions_of
 from support.waiting import turns
 from unit.kafka.handlers.test_leave_group import leave
 
-ALL = BY_MODULE["offset_commit"].versions
+ALL = versions_of("offset_commit")
 
 
 def errors(reply: Any) -> list[str]:

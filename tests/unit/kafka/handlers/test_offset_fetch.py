@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.registry import BY_MODULE
 from penstock.state.commands import DeleteTopic
+from support.parsing import versions_of
 
-ALL = BY_MODULE["offset_fetch"].versions
+ALL = versions_of("offset_fetch")
 Row = tuple[Any, int, int, str, str]
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.registry import BY_MODULE
+from support.parsing import versions_of
 
-ALL = BY_MODULE["sync_group"].versions
+ALL = versions_of("sync_group")
 
 
 @pytest.mark.parametrize("version", ALL)

@@ -18,6 +18,7 @@ from penstock.kafka.wire import schema
 from penstock.kafka.wire.decode import ITEMS_MAX, Cursor, decode, stepped_reader
 from penstock.model.steps import at_once
 from support.examples import examples
+from support.parsing import decode_request
 
 EVERY_VERSION = [
     (api.module, version)
@@ -72,9 +73,9 @@ def request_type(api: str, version: int) -> Any:
 def test_a_request_is_read_as_kio_wrote_it(api: str, version: int, nulls: bool) -> None:
     request = sample(request_type(api, version), nulls=nulls)
     body = schema.encode_request(request)
-    assert schema.decode_request(api, version, memoryview(body)) == request
+    assert decode_request(api, version, memoryview(body)) == request
     # Bytes behind the last field are ignored, as Kafka does.
-    assert schema.decode_request(api, version, memoryview(body + b"\x01\x00")) == request
+    assert decode_request(api, version, memoryview(body + b"\x01\x00")) == request
 
 
 @pytest.mark.parametrize("nulls", [False, True])
@@ -139,7 +140,7 @@ def test_random_bytes_give_an_entity_or_our_error(which: tuple[str, int], body: 
 def test_an_announced_array_length_reserves_nothing() -> None:
     # The bytes that make kio's own reader end the process.
     with pytest.raises(MalformedRequestError, match="4294967294 items"):
-        schema.decode_request("create_topics", 7, b"\xff\xff\xff\xff\x0f")
+        decode_request("create_topics", 7, b"\xff\xff\xff\xff\x0f")
 
 
 def test_items_are_counted_over_the_whole_request() -> None:
@@ -158,4 +159,4 @@ def test_a_string_that_is_not_utf8_is_malformed() -> None:
         )
     ).replace(b"aa", b"\xff\xfe")
     with pytest.raises(MalformedRequestError, match="UTF-8"):
-        schema.decode_request("heartbeat", 0, body)
+        decode_request("heartbeat", 0, body)

@@ -13,7 +13,8 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from penstock.kafka.errors import MalformedRequestError
-from penstock.kafka.wire.fetch_codec import PartitionData, encode_fetch, parse_fetch
+from penstock.kafka.wire.fetch_codec import PartitionData, encode_fetch
+from support.parsing import parse_fetch
 
 VERSIONS = range(4, 19)
 TOPIC_ID = uuid.UUID(int=77)

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kafka.errors import MalformedRequestError
-from penstock.kafka.wire.fetch_codec import FetchPartition, parse_fetch
+from penstock.kafka.wire.fetch_codec import FetchPartition
 from penstock.kafka.wire.fetch_repeat import KnownFetch
+from support.parsing import parse_fetch
 
 VERSIONS = (4, 5, 9, 11, 12, 16)
 

@@ -13,7 +13,8 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i16, i32, i32Timedelta
 
 from penstock.kafka.errors import MalformedRequestError
-from penstock.kafka.wire.produce_codec import PartitionAnswer, encode_produce, parse_produce
+from penstock.kafka.wire.produce_codec import PartitionAnswer, encode_produce
+from support.parsing import parse_produce
 
 VERSIONS = range(3, 14)
 TOPIC_ID = uuid.UUID(int=5)

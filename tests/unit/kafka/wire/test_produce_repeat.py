@@ -10,8 +10,8 @@ from penstock.kafka.connection_state import ConnectionState, ReplySink
 from penstock.kafka.errors import MalformedRequestError
 from penstock.kafka.handlers import produce
 from penstock.kafka.wire.primitives import INT32, string_bytes, uvarint
-from penstock.kafka.wire.produce_codec import parse_produce
 from penstock.kafka.wire.produce_repeat import HEAD_BYTES_MAX, known_produce
+from support.parsing import parse_produce
 
 TOPIC_ID = bytes(range(16))
 

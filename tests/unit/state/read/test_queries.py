@@ -17,6 +17,7 @@ from penstock.state.commands import (
 )
 from penstock.state.orders import LocalJournal
 from penstock.state.read.queries import Queries
+from support.state_rows import condemned_objects, group_offsets
 from unit.state.orders import KEY, TOPIC_ID, TestClock, batch, commit, open_order, store, topic
 
 
@@ -77,11 +78,11 @@ def test_an_object_goes_through_condemned_to_forgotten(
     order.append([commit(batch(4))])
     order.append([store(queries.wal_runs())])
     order.append([CondemnObjects(keys=["o1"])])
-    assert queries.condemned_objects(limit=9) == []
+    assert condemned_objects(queries) == []
     order.append([TrimLog(items=[KEY, -1])])
     assert queries.unreferenced_objects(limit=9) == ["o1"]
     order.append([CondemnObjects(keys=["o1", "orphan"])])
-    assert queries.condemned_objects(limit=9) == [("o1", 5_000), ("orphan", 5_000)]
+    assert condemned_objects(queries) == [("o1", 5_000), ("orphan", 5_000)]
     assert queries.unreferenced_objects(limit=9) == []
     assert queries.object_known("orphan")
     order.append([ForgetObjects(keys=["o1", "orphan"])])
@@ -135,7 +136,7 @@ def test_an_offset_commit_makes_a_group_that_is_empty_since_then(
     group = queries.group("simple")
     assert group is not None
     assert (group.generation, group.protocol_type, group.empty_since_ms) == (0, "", 5_000)
-    assert queries.group_offsets("simple")[(TOPIC_ID, 1)].offset == 1 << 40
+    assert group_offsets(queries, "simple")[(TOPIC_ID, 1)].offset == 1 << 40
 
 
 def test_a_file_that_is_not_there_or_not_ours_is_refused(tmp_path: Path) -> None:
