@@ -177,7 +177,7 @@ def read_partition(
     if not isinstance(partition, ReadPartition):
         # Spark's own, which stands for "nothing to read" where there are no partitions.
         return
-    client, objects = _connection(partition.door)
+    client, objects = connection(partition.door)
     for one in partition.ranges:
         yield from _read_one(client, objects, one, options, columns)
     _keep_loaded_once()
@@ -190,8 +190,8 @@ def _keep_loaded_once() -> None:
 
 
 @lru_cache(maxsize=4)
-def _connection(door: DoorOptions) -> tuple[DoorClient, ObjectAccess]:
-    """Connections last as long as Spark's Python worker, which runs many tasks."""
+def connection(door: DoorOptions) -> tuple[DoorClient, ObjectAccess]:
+    """Connections, which last as long as Spark's Python worker, which runs many tasks."""
     keep_freed_memory(KEPT_BYTES)
     client = DoorClient(door)
     return client, ObjectAccess(client)

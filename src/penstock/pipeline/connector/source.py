@@ -16,14 +16,18 @@ from penstock.pipeline.connector.options import ignored, parse
 from penstock.pipeline.connector.schema import checked_columns, spark_ddl
 from penstock.pipeline.connector.table_options import (
     TABLE,
+    UNION,
     TableReadOptions,
     parse_table,
     view_of,
 )
+from penstock.pipeline.connector.union_options import parse_union
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
+
+    from penstock.pipeline.tables.union import Union
 
 FORMAT: Final = "penstock"
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
@@ -33,6 +37,7 @@ class PenstockDataSource(DataSource):
     """Topics as DataFrames. Options: docs/connector.md."""
 
     _table: "TableReadOptions | None" = None
+    _union: "Union | None" = None
 
     @classmethod
     def name(cls) -> str:
@@ -48,6 +53,12 @@ class PenstockDataSource(DataSource):
             # often Spark plans it again.
             self._table, schema = pinned(parse_table(self.options))
             return schema
+        if view_of(self.options) == UNION:
+            from penstock.pipeline.connector.union_read import pinned_union
+
+            # For the same reason: a DataFrame ends where the log did when it was loaded.
+            self._union, schema = pinned_union(parse_union(self.options))
+            return schema
         return spark_ddl(parse(self.options, mode="any").columns)
 
     def reader(self, schema: "StructType") -> DataSourceReader:
@@ -56,6 +67,10 @@ class PenstockDataSource(DataSource):
             from penstock.pipeline.connector.table_read import table_reader
 
             return table_reader(self._table or parse_table(self.options), schema)
+        if view_of(self.options) == UNION:
+            from penstock.pipeline.connector.union_read import union_reader
+
+            return union_reader(parse_union(self.options), self._union, schema)
         from penstock.pipeline.connector.read import batch_reader
 
         options = parse(self.options, mode="batch")
@@ -67,6 +82,14 @@ class PenstockDataSource(DataSource):
         if view_of(self.options) == TABLE:
             raise InvalidRequestError(
                 "read", "option view", "a table has no stream", "leave view out: the log has one"
+            )
+        if view_of(self.options) == UNION:
+            raise InvalidRequestError(
+                "read",
+                "option view",
+                "a view of table and log has no stream yet",
+                "read it by spark.read; or leave view out, with startingOffsets where the table "
+                "ends: the log has a stream",
             )
         from penstock.pipeline.connector.stream import stream_reader
 

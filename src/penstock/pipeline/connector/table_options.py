@@ -13,6 +13,7 @@ from penstock.pipeline.tables.settings import CatalogSettings
 VIEW: Final = "view"
 LOG: Final = "log"
 TABLE: Final = "table"
+UNION: Final = "table+log"
 TABLE_OPTIONS: Final = (
     VIEW,
     "table",
@@ -49,8 +50,8 @@ class TableReadOptions:
 
 
 def view_of(options: Mapping[str, str]) -> str:
-    """Return what a read is of: LOG or TABLE. Raises: InvalidRequestError: something else."""
-    return GivenOptions("read", options).one_of(VIEW, (LOG, TABLE))
+    """Return LOG, TABLE or UNION: what is read. Raises: InvalidRequestError: something else."""
+    return GivenOptions("read", options).one_of(VIEW, (LOG, TABLE, UNION))
 
 
 def parse_table(options: Mapping[str, str]) -> TableReadOptions:
@@ -67,21 +68,26 @@ def parse_table(options: Mapping[str, str]) -> TableReadOptions:
             "option table",
             "give one of table (namespace.table) and subscribe (a topic whose table has its name)",
         )
-    catalog = CatalogSettings(
-        warehouse=given.text("warehouse") or "warehouse",
-        name=given.text("catalog") or "penstock",
-        properties=_properties(given),
-    )
-    catalog.check()
     columns = given.names("columns")
     return TableReadOptions(
-        catalog=catalog,
+        catalog=catalog_of(given),
         identifier=tuple(table_name(given.text("subscribe"), given.text("table")).split(".")),
         snapshot_id=given.integer_found("snapshotId", least=0),
         columns=tuple(columns) if columns else None,
         pushes_filters=given.flag("filterPushdown", default=False),
         partition_bytes=given.integer("partitionBytes", 64 << 20, least=1),
     )
+
+
+def catalog_of(given: GivenOptions) -> CatalogSettings:
+    """Return the catalog that the options name. Raises: InvalidRequestError: they hold a secret."""
+    catalog = CatalogSettings(
+        warehouse=given.text("warehouse") or "warehouse",
+        name=given.text("catalog") or "penstock",
+        properties=_properties(given),
+    )
+    catalog.check()
+    return catalog
 
 
 def _properties(given: GivenOptions) -> dict[str, str]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.schema import Schema
 from pyiceberg.table import DataScan, FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -91,7 +92,7 @@ class TableReader(DataSourceReader):
             )
         return [
             FilesPartition(plan, pickle.dumps(group))
-            for group in _groups(files, options.partition_bytes)
+            for group in file_groups(files, options.partition_bytes)
         ]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
@@ -157,10 +158,19 @@ def pinned(options: TableReadOptions) -> "tuple[TableReadOptions, StructType]":
                 schema = table.schema()
             else:
                 schema = _scan(table, options).projection()
+    return options, chosen_columns(schema, options.columns)
+
+
+def chosen_columns(schema: Schema, columns: Sequence[str] | None) -> "StructType":
+    """Return a table's columns as Spark's, or those that are named.
+
+    Raises:
+        InvalidRequestError: one that it hasn't, or whose type Spark can't have.
+    """
     names = [field.name for field in schema.fields]
-    if options.columns is None:
-        return options, spark_schema(schema)
-    missing = set(options.columns) - set(names)
+    if columns is None:
+        return spark_schema(schema)
+    missing = set(columns) - set(names)
     if missing:
         raise InvalidRequestError(
             "read",
@@ -168,9 +178,9 @@ def pinned(options: TableReadOptions) -> "tuple[TableReadOptions, StructType]":
             "the table hasn't got it",
             f"there are {', '.join(names)}",
         )
-    found = spark_schema(schema.select(*options.columns))
+    found = spark_schema(schema.select(*columns))
     by_name = {field.name: field for field in found.fields}
-    return options, type(found)([by_name[name] for name in options.columns])
+    return type(found)([by_name[name] for name in columns])
 
 
 def _scan(table: Table, options: TableReadOptions) -> DataScan:
@@ -190,7 +200,7 @@ def _without_snapshots(metadata: TableMetadata) -> TableMetadata:
     )
 
 
-def _groups(files: list[FileScanTask], bytes_max: int) -> Iterator[list[FileScanTask]]:
+def file_groups(files: Sequence[FileScanTask], bytes_max: int) -> Iterator[list[FileScanTask]]:
     """Files of about so many bytes together, the largest first."""
     group: list[FileScanTask] = []
     size = 0

@@ -5,8 +5,9 @@ The topic is pinned first (`penstock.pipeline.tables.pins`), which is the caller
 snapshot lacks. docs/tables.md, "One view of table and log", says why the order makes it exact.
 """
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pyiceberg.catalog import Catalog
@@ -41,6 +42,8 @@ from penstock.pipeline.tables.union_plan import UnionPlan, cleaned_since, lost_e
 from penstock.pipeline.tables.upsert import check_buckets
 from penstock.pipeline.tables.values import RowPlan, SchemaIds
 
+logger = logging.getLogger(__name__)
+
 _LOADS_MAX: Final = 3
 """Where retention took what a snapshot lacks, a newer one has it."""
 
@@ -71,9 +74,11 @@ class Union:
         metadata: the table's, with one snapshot, and the columns that the log's part needs.
         properties, location: by which its files are opened.
         ranges: the log's part.
-        pinned: the topic's partitions as they were pinned.
+        range_bytes: about how many bytes the ranges are, each.
+        clean_ends: of each range's partition, up to where compaction by key had cleaned.
         plan: by which the log's part is decoded.
         lost: what is in neither; not empty only where that isn't an error.
+        fails_on_loss: see `UnionSettings`.
     """
 
     topic: str
@@ -84,9 +89,11 @@ class Union:
     properties: dict[str, str]
     location: str
     ranges: tuple[Range, ...]
-    pinned: tuple[PartitionState, ...]
+    range_bytes: tuple[int, ...]
+    clean_ends: dict[int, int]
     plan: RowPlan
     lost: tuple[Range, ...] = ()
+    fails_on_loss: bool = True
 
     @property
     def schema(self) -> Schema:
@@ -106,6 +113,11 @@ class Union:
     def open_files(self) -> FileIO:
         """Open the table's store, by the environment's credentials."""
         return load_file_io(self.properties, self.location)
+
+    def for_tasks(self) -> "Union":
+        """Return what tasks need: they are given their files and ranges."""
+        metadata = self.metadata.model_copy(update={"snapshots": [], "current_snapshot_id": None})
+        return replace(self, metadata=metadata, ranges=(), range_bytes=())
 
 
 def find_topic(client: DoorClient, name: str) -> TopicState:
@@ -141,6 +153,8 @@ def load_union(client: DoorClient, settings: UnionSettings, topic_id: str) -> Un
             loads += 1
         if plan.lost and settings.fails_on_loss:
             raise lost_error(topic.name, plan.lost[0])
+        for lost in plan.lost:
+            logger.warning("%s", lost_error(topic.name, lost))
         table, rows = _followed(client, table, topic, settings, plan.ranges)
         return Union(
             topic=topic.name,
@@ -151,9 +165,13 @@ def load_union(client: DoorClient, settings: UnionSettings, topic_id: str) -> Un
             properties=dict(table.io.properties),
             location=table.metadata_location,
             ranges=plan.ranges,
-            pinned=tuple(topic.partitions),
+            range_bytes=tuple(_size(topic.partitions[one.partition], one) for one in plan.ranges),
+            clean_ends={
+                one.partition: topic.partitions[one.partition].clean_end for one in plan.ranges
+            },
             plan=rows,
             lost=plan.lost,
+            fails_on_loss=settings.fails_on_loss,
         )
 
 
@@ -165,7 +183,7 @@ def check_not_cleaned(client: DoorClient, union: Union, ranges: Sequence[Range])
         NotFoundError: the topic was deleted.
     """
     topic = _look(client, union.topic_id, union.topic)
-    for cleaned in cleaned_since(ranges, union.pinned, topic.partitions):
+    for cleaned in cleaned_since(ranges, union.clean_ends, topic.partitions):
         raise ConflictError(
             "read table and log",
             f"{union.topic}-{cleaned.partition}",
@@ -263,6 +281,12 @@ def _followed(
     if by_table.mode == UPSERT:
         check_buckets(table, prefix=TYPED_PREFIX)
     return table, schemas.plan(table)
+
+
+def _size(state: PartitionState, wanted: Range) -> int:
+    """About how many bytes a range is, by the partition's mean."""
+    offsets = max(1, state.high_watermark - state.log_start)
+    return state.size_bytes * (wanted.end - wanted.start) // offsets
 
 
 def _check_owner(table: Table, topic: TopicState) -> None:

@@ -74,12 +74,16 @@ def lost_error(topic: str, lost: Range) -> NotFoundError:
 
 
 def cleaned_since(
-    ranges: Sequence[Range], pinned: Sequence[PartitionState], now: Sequence[PartitionState]
+    ranges: Sequence[Range], clean_ends: Mapping[int, int], now: Sequence[PartitionState]
 ) -> Iterator[Range]:
     """Yield the parts of ranges that compaction by key has cleaned since they were pinned: of a key
-    that has a newer record past the pinned end, no record may be left there."""
+    that has a newer record past the pinned end, no record may be left there.
+
+    Args:
+        clean_ends: by partition, up to where it had cleaned when they were pinned.
+    """
     for wanted in ranges:
-        known_end = max(pinned[wanted.partition].clean_end, wanted.start)
+        known_end = max(clean_ends[wanted.partition], wanted.start)
         clean_end = min(now[wanted.partition].clean_end, wanted.end)
         if known_end < clean_end:
             yield Range(wanted.topic_id, wanted.partition, known_end, clean_end)

@@ -4,6 +4,7 @@ All sides give the columns that are asked for, with the table's types, and none 
 excludes.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.api_messages import Range
 from penstock.pipeline.client import DoorClient
 from penstock.pipeline.objects import ObjectAccess
-from penstock.pipeline.ranges import read_range
+from penstock.pipeline.ranges import LogTruncatedError, read_range
 from penstock.pipeline.tables.catalog import translated
 from penstock.pipeline.tables.changes import (
     DELETED,
@@ -34,9 +35,11 @@ from penstock.pipeline.tables.columns import arrow_schema
 from penstock.pipeline.tables.key_identity import key_identity
 from penstock.pipeline.tables.newest import newest_rows
 from penstock.pipeline.tables.partitioning import transformed
-from penstock.pipeline.tables.rows import decode_records, split_bad
+from penstock.pipeline.tables.rows import decode_records
 from penstock.pipeline.tables.union import Union, check_not_cleaned
 from penstock.pipeline.tables.values import RowReader, fit_rows
+
+logger = logging.getLogger(__name__)
 
 LOG_BYTES_MAX: Final = 512 << 20
 """The greatest size of the log's part of an upsert table, reduced to the newest of each key."""
@@ -97,15 +100,12 @@ def logged_rows(
     target = view_schema(union, names)
     keep = arrow_filter(union.schema, row_filter)
     for wanted in ranges:
-        for part in read_range(client, objects, wanted):
-            for records in decode_records(
-                part.body, partition=wanted.partition, start=wanted.start, end=wanted.end
-            ):
-                read = reader.read(records.rows)
-                assert not read.unknown, read.unknown
-                rows = read.rows if keep is None else read.rows.filter(keep)
-                if rows.num_rows:
-                    yield fit_rows(rows, target)
+        for records in _records(client, objects, union, wanted):
+            read = reader.read(records)
+            assert not read.unknown, read.unknown
+            rows = read.rows if keep is None else read.rows.filter(keep)
+            if rows.num_rows:
+                yield fit_rows(rows, target)
     check_not_cleaned(client, union, ranges)
 
 
@@ -123,18 +123,15 @@ def newest_of_log(client: DoorClient, objects: ObjectAccess, union: Union) -> pa
     gathered = staged.empty_table()
     reduce_bytes = _REDUCE_BYTES
     for wanted in union.ranges:
-        for part in read_range(client, objects, wanted):
-            for records in decode_records(
-                part.body, partition=wanted.partition, start=wanted.start, end=wanted.end
-            ):
-                keyed = split_bad(records.rows, pc.is_null(records.rows["key"]), "no key")
-                rows, _, unknown = read_changes(keyed.rows, reader, staged)
-                assert not unknown, unknown
-                gathered = pa.concat_tables([gathered, rows])
-                if gathered.nbytes > reduce_bytes:
-                    gathered = newest_rows(gathered, prefix=union.prefix)
-                    _check_size(union, gathered)
-                    reduce_bytes = max(_REDUCE_BYTES, 2 * gathered.nbytes)
+        for records in _records(client, objects, union, wanted):
+            keyed = records.filter(records.column("key").is_valid())
+            rows, _, unknown = read_changes(keyed, reader, staged)
+            assert not unknown, unknown
+            gathered = pa.concat_tables([gathered, rows])
+            if gathered.nbytes > reduce_bytes:
+                gathered = newest_rows(gathered, prefix=union.prefix)
+                _check_size(union, gathered)
+                reduce_bytes = max(_REDUCE_BYTES, 2 * gathered.nbytes)
     check_not_cleaned(client, union, union.ranges)
     gathered = newest_rows(gathered, prefix=union.prefix)
     _check_size(union, gathered)
@@ -215,6 +212,35 @@ def arrow_filter(schema: Schema, row_filter: BooleanExpression | None) -> Any:
     if row_filter is None or row_filter == AlwaysTrue():
         return None
     return expression_to_pyarrow(bind(schema, row_filter, case_sensitive=True), schema)
+
+
+def _records(
+    client: DoorClient, objects: ObjectAccess, union: Union, wanted: Range
+) -> Iterator[pa.Table]:
+    """The records of a range that can be rows, as far as no schema is asked."""
+    start = wanted.start
+    while start < wanted.end:
+        rest = Range(wanted.topic_id, wanted.partition, start, wanted.end)
+        try:
+            for part in read_range(client, objects, rest):
+                for records in decode_records(
+                    part.body, partition=rest.partition, start=rest.start, end=rest.end
+                ):
+                    yield records.rows
+                start = part.next_offset
+            return
+        except LogTruncatedError as error:
+            if union.fails_on_loss:
+                raise
+            available = min(error.available, wanted.end)
+            logger.warning(
+                "%s-%d: offsets %d to %d are gone; going on after them",
+                union.topic,
+                wanted.partition,
+                start,
+                available - 1,
+            )
+            start = available
 
 
 def _plain(schema: Schema) -> pa.Schema:

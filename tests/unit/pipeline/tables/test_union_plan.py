@@ -135,7 +135,7 @@ def test_what_was_cleaned_since_the_pin_is_found(
     wanted = Range(TOPIC, 0, min(area), max(area))
     found = {
         offset
-        for part in cleaned_since([wanted], [state(0, 30, before)], [state(0, 30, after)])
+        for part in cleaned_since([wanted], {0: before}, [state(0, 30, after)])
         for offset in range(part.start, part.end)
     }
     assert found == set(range(max(before, 0), max(after, 0))) & set(range(wanted.start, wanted.end))
