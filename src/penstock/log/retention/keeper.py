@@ -430,8 +430,7 @@ class Keeper:
 
 def _is_pinned(queries: Queries, topic: Topic) -> bool:
     """Whether a read of the topic and its table is under way: see `PIN_JOB`."""
-    name = topic.topic_id.hex()
-    return any(job.kind == PIN_JOB and job.name == name for job in queries.pipeline_jobs())
+    return queries.has_pipeline_job(kind=PIN_JOB, name=topic.topic_id.hex())
 
 
 def partition_keys(topic: Topic) -> list[PartitionKey]:

@@ -195,6 +195,13 @@ class PipelineQueries(StateConnection):
         rows = self._execute(f"{_JOB} WHERE job = ?", (job,))
         return _job(rows[0]) if rows else None
 
+    def has_pipeline_job(self, *, kind: str, name: str) -> bool:
+        """Whether a job of this kind and name is open."""
+        found = self._execute(
+            "SELECT 1 FROM pipeline_jobs WHERE kind = ? AND name = ? LIMIT 1", (kind, name)
+        )
+        return bool(found)
+
     def deletable_objects(self, *, limit: int, named_only: bool = False) -> list[tuple[str, int]]:
         """(key, journal time in ms) of objects that were condemned before any open job began, the
         oldest first: an open job may read all that was live when it began.

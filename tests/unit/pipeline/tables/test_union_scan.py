@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import random
+import uuid
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import duckdb
@@ -144,12 +147,15 @@ def around(patch: pytest.MonkeyPatch, step: str, meanwhile: Callable[[], None]) 
     patch.setattr(owner, name, wrapped)
 
 
-def test_what_is_in_neither_is_an_error_that_names_it(door: Door, lake: Lake, topic: str) -> None:
+def test_what_is_in_neither_is_an_error_that_names_it(
+    door: Door, lake: Lake, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
     half_filled(door, lake, topic)
     door.trim(topic, 1, 7)
     with pytest.raises(NotFoundError, match=f"{topic}-1: .*below 5 and the log begins at 7: 2 off"):
         read(door, lake, topic)
     found = places(read(door, lake, topic, fail_on_data_loss=False))
+    assert f"{topic}-1: the table holds offsets below 5" in caplog.text
     assert [offset for partition, offset in found if partition == 1] == [0, 1, 2, 3, 4, 7]
 
 
@@ -238,6 +244,40 @@ def test_newer_schemas_add_their_columns_and_dead_letters_are_no_rows(
     assert after.select(["a", "b"]).equals(rows.select(["a", "b"]))
 
 
+def test_values_of_all_types_are_the_same_before_and_after_they_are_stored(
+    door: Door, lake: Lake, topic: str, registry: Registry
+) -> None:
+    schema = record(
+        ("id", "int"),
+        ("carrier", {"type": "enum", "name": "Carrier", "symbols": ["AA", "DL"]}),
+        ("delay", ["null", "double"]),
+        ("price", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}),
+        ("at", {"type": "long", "logicalType": "timestamp-millis"}),
+        ("wall", {"type": "long", "logicalType": "local-timestamp-micros"}),
+        ("day", {"type": "int", "logicalType": "date"}),
+        ("hour", {"type": "int", "logicalType": "time-millis"}),
+        ("trace", {"type": "string", "logicalType": "uuid"}),
+        ("stops", {"type": "array", "items": record(("airport", "string")) | {"name": "Stop"}}),
+        ("tags", {"type": "map", "values": ["null", "long"]}),
+        ("raw", {"type": "fixed", "name": "Four", "size": 4}),
+    )
+    value = {
+        "id": 7, "carrier": "DL", "delay": None, "price": Decimal("12.34"),
+        "at": dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC), "wall": 1_700_000_000_000_000,
+        "day": dt.date(2024, 2, 29), "hour": dt.time(12, 30), "trace": uuid.UUID(int=5),
+        "stops": [{"airport": "ATL"}], "tags": {"a": 1, "b": None}, "raw": b"abcd",
+    }  # fmt: skip
+    number = registry.register(f"{topic}-value", schema)
+    for _ in range(2):
+        produce_values(door, topic, avro(number, schema, value, {**value, "delay": 0.5}))
+        typed(door, lake, topic, registry)
+    produce_values(door, topic, avro(number, schema, {**value, "tags": {}, "stops": []}))
+    before = read(door, lake, topic, registry=registry.url).sort_by("kafka_offset")
+    assert before.num_rows == 5
+    typed(door, lake, topic, registry)
+    assert read(door, lake, topic, registry=registry.url).sort_by("kafka_offset").equals(before)
+
+
 def test_a_schema_that_would_stop_the_table_stops_the_view(
     door: Door, lake: Lake, topic: str, registry: Registry
 ) -> None:
@@ -310,6 +350,42 @@ def test_a_view_of_keys_is_what_the_table_will_be(
         follow(door, lake, topic, mode="upsert", target_file_bytes=400)
         assert found == dict(lake.rows(topic, "key", "value"))
         assert few == {key: value for key, value in found.items() if value >= b"5"}
+
+
+def test_keys_of_a_schema_are_the_same_though_it_is_widened(
+    door: Door, lake: Lake, topic: str, registry: Registry
+) -> None:
+    values = record(("n", "int"))
+    narrow = record(("id", "int"), ("region", "string")) | {"name": "Key"}
+    wide = record(("id", "long"), ("region", "string")) | {"name": "Key"}
+    number = registry.register(f"{topic}-value", values)
+    one, two = (registry.register(f"{topic}-key", schema) for schema in (narrow, wide))
+    keys = [{"id": n, "region": region} for n in range(9) for region in ("a", "b")]
+    old, new = avro(one, narrow, *keys), avro(two, wide, *keys)
+    stored = [avro(number, values, {"n": n})[0] for n in range(3)]
+    options: dict[str, Any] = {"key_kind": "registry", "mode": "upsert", "buckets": 2}
+    produce(door, topic, 0, [new_record(key, stored[0]) for key in old])
+    typed(door, lake, topic, registry, **options)
+    changes = [(new[3], 1), (old[5], 1), (new[5], 2), (old[6], None), (None, 1)]
+    produce(
+        door,
+        topic,
+        0,
+        [new_record(key, None if n is None else stored[n]) for key, n in changes],
+    )
+
+    def seen() -> list[tuple[int, str, int]]:
+        rows = read(door, lake, topic, registry=registry.url, columns=["kafka_key", "n"])
+        return sorted(
+            (row["kafka_key"]["id"], row["kafka_key"]["region"], row["n"])
+            for row in rows.to_pylist()
+        )
+
+    before = seen()
+    assert len(before) == 17
+    assert [n for _, _, n in before].count(0) == 15
+    typed(door, lake, topic, registry, **options)
+    assert seen() == before
 
 
 def test_a_stored_row_that_is_newer_stays_though_the_filter_excludes_it(
