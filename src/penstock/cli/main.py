@@ -87,6 +87,16 @@ def _run() -> int:
     except PenstockError as error:
         click.echo(f"penstock: {error}", err=True)
         return ERROR_EXIT_STATUS
+    except ImportError as error:
+        # Installing Penstock installs all that other commands need.
+        if (error.name or "penstock").startswith("penstock"):
+            raise
+        click.echo(
+            f"penstock: the package {error.name} is not installed:"
+            " pip install 'penstock[spark]' installs what this command needs",
+            err=True,
+        )
+        return ERROR_EXIT_STATUS
     except BrokenPipeError:
         # The reader of the output, `head` for example, has closed the pipe. Output that Python
         # still holds for the pipe goes to /dev/null, or closing the stream would complain.

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import wraps
 from typing import Final
 
 import click
+import msgspec
 
 from penstock.cli.client.cluster import Client
 from penstock.config.addresses import parse_address
@@ -24,6 +26,28 @@ def together(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
         for option in reversed(options):
             command = option(command)
         return command
+
+    return decorate
+
+
+def packed(
+    name: str, kind: type[msgspec.Struct], *options: Callable[[Command], Command]
+) -> Callable[[Command], Command]:
+    """Add options whose values a command takes as one argument, which several commands share.
+
+    Args:
+        name: the argument's name.
+        kind: the argument's type, whose fields are the options' values.
+        options: in the order of `--help`.
+    """
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def call(*args: object, **values: object) -> object:
+            made = kind(**{field: values.pop(field) for field in kind.__struct_fields__})
+            return command(*args, **values, **{name: made})
+
+        return together(*options)(call)
 
     return decorate
 

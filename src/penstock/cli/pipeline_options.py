@@ -1,18 +1,17 @@
 """Commands of `penstock pipeline` share these options, and make clients and engines from them."""
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 
 from penstock.cli.client.http import DEFAULT_URL, base_url
-from penstock.cli.options import Command, parse_pairs, together
-from penstock.model.errors import NotFoundError
+from penstock.cli.options import Command, packed, parse_pairs
 
 if TYPE_CHECKING:
-    from penstock.pipeline.client import DoorOptions
+    from penstock.pipeline.client import DoorClient, DoorOptions
     from penstock.pipeline.engine import Engine
     from penstock.pipeline.engine_choice import EngineChoice
     from penstock.pipeline.tables.settings import CatalogSettings
@@ -33,9 +32,29 @@ def pipeline_option(name: str, *names: str, **attributes: Any) -> Callable[[Comm
     return click.option(name, *names, envvar=variable, show_envvar=True, **attributes)
 
 
-def door_options(command: Command) -> Command:
-    """Add --url, --secret-file and --access, which say how to reach a cluster; see `make_door`."""
-    return together(
+class ApiOptions(msgspec.Struct, frozen=True):
+    """The values of `api_options`."""
+
+    urls: tuple[str, ...]
+    secret_file: str
+    objects: str
+
+    def client_options(self) -> "DoorOptions":
+        """Return the options of a client. Raises: InvalidRequestError."""
+        from penstock.pipeline.client import DoorOptions
+
+        return DoorOptions(
+            urls=tuple(base_url(url) for url in self.urls),
+            secret_file=self.secret_file,
+            objects=self.objects,
+        )
+
+
+def api_options(command: Command) -> Command:
+    """Add --url, --secret-file and --access, which say how to reach a cluster, as `api`."""
+    return packed(
+        "api",
+        ApiOptions,
         pipeline_option(
             "--url",
             "urls",
@@ -64,18 +83,30 @@ def door_options(command: Command) -> Command:
     )(command)
 
 
-def make_door(urls: tuple[str, ...], secret_file: str, objects: str) -> "DoorOptions":
-    """Read the options of `door_options`. Raises: InvalidRequestError, NotFoundError."""
-    made: DoorOptions = _imported("penstock.pipeline.client", "DoorOptions")(
-        urls=tuple(base_url(url) for url in urls), secret_file=secret_file, objects=objects
-    )
-    return made
+class CatalogOptions(msgspec.Struct, frozen=True):
+    """The values of `catalog_options`."""
+
+    warehouse: str
+    catalog: str
+    catalog_properties: tuple[str, ...]
+
+    def settings(self) -> "CatalogSettings":
+        """Return the catalog's settings. Raises: click.BadParameter."""
+        from penstock.pipeline.tables.settings import CatalogSettings
+
+        return CatalogSettings(
+            warehouse=self.warehouse,
+            name=self.catalog,
+            properties=parse_pairs(self.catalog_properties, option="--catalog-property"),
+        )
 
 
 def catalog_options(command: Command) -> Command:
-    """Add --warehouse, --catalog, --catalog-property and --registry, which say where tables are and
-    how their values are read; see `make_catalog`."""
-    return together(
+    """Add --warehouse, --catalog and --catalog-property, which say where tables are, as `catalog`,
+    and --registry, which says how their values are read."""
+    return packed(
+        "catalog",
+        CatalogOptions,
         pipeline_option(
             "--warehouse",
             metavar="LOCATION",
@@ -99,8 +130,7 @@ def catalog_options(command: Command) -> Command:
             "the catalog is SQLite in the warehouse. Secrets come from the environment: "
             "PYICEBERG_CATALOG__NAME__TOKEN.",
         ),
-        registry_option,
-    )(command)
+    )(registry_option(command))
 
 
 def registry_option(command: Command) -> Command:
@@ -113,21 +143,46 @@ def registry_option(command: Command) -> Command:
     )(command)
 
 
-def make_catalog(
-    warehouse: str, catalog: str, catalog_properties: tuple[str, ...]
-) -> "CatalogSettings":
-    """Read the options of `catalog_options`. Raises: click.BadParameter, NotFoundError."""
-    made: CatalogSettings = _imported("penstock.pipeline.tables.settings", "CatalogSettings")(
-        warehouse=warehouse,
-        name=catalog,
-        properties=parse_pairs(catalog_properties, option="--catalog-property"),
-    )
-    return made
+class EngineOptions(msgspec.Struct, frozen=True):
+    """The values of `engine_options`."""
+
+    engine: str | None
+    master: str | None
+    memory: str
+    workers: int
+    ui_port: int
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the user asked for an engine or a master."""
+        return self.engine is not None or self.master is not None
+
+    def choose(self, conf: Mapping[str, str] | None = None) -> "EngineChoice":
+        """Choose an engine.
+
+        Args:
+            conf: further settings of Spark.
+
+        Raises:
+            InvalidRequestError: the local engine is to have a master.
+        """
+        from penstock.pipeline.engine_choice import choose_engine
+
+        return choose_engine(
+            self.engine,
+            self.master,
+            memory=self.memory,
+            workers=self.workers,
+            ui_port=self.ui_port,
+            conf=conf,
+        )
 
 
 def engine_options(command: Command) -> Command:
-    """Add --engine, --master, --memory, --workers and --ui-port; see `make_engine`."""
-    return together(
+    """Add --engine, --master, --memory, --workers and --ui-port as `engine`."""
+    return packed(
+        "engine",
+        EngineOptions,
         pipeline_option(
             "--engine",
             type=click.Choice(ENGINES),
@@ -165,34 +220,34 @@ def engine_options(command: Command) -> Command:
     )(command)
 
 
-def make_engine(
-    engine: str | None,
-    master: str | None,
-    memory: str,
-    workers: int,
-    ui_port: int,
+@contextmanager
+def open_pipeline(
+    api: ApiOptions,
+    engine: EngineOptions,
     *,
     conf: Mapping[str, str] | None = None,
-) -> "EngineChoice":
-    """Read the options of `engine_options`.
+    warehouse: str = "",
+) -> Iterator[tuple["DoorClient", "Engine"]]:
+    """Yield a client of a cluster, and the engine that runs its job; see `open_engine`.
 
     Args:
         conf: further settings of Spark.
-
-    Raises:
-        InvalidRequestError: the local engine is to have a master.
     """
-    made: EngineChoice = _imported("penstock.pipeline.engine_choice", "choose_engine")(
-        engine, master, memory=memory, workers=workers, ui_port=ui_port, conf=conf
-    )
-    return made
+    from penstock.pipeline.client import DoorClient
+
+    options, choice = api.client_options(), engine.choose(conf)
+    with (
+        DoorClient(options) as client,
+        open_engine(choice, urls=options.urls, warehouse=warehouse) as running,
+    ):
+        yield client, running
 
 
 @contextmanager
 def open_engine(
     choice: "EngineChoice", *, urls: Sequence[str] = (), warehouse: str = ""
 ) -> Iterator["Engine"]:
-    """Yield the engine that `make_engine` chose, and stop it at the end. A line on standard error
+    """Yield the engine that was chosen, and stop it at the end. A line on standard error
     says what runs, and where.
 
     Args:
@@ -203,7 +258,9 @@ def open_engine(
         NotFoundError: a package that the engine needs is not installed.
     """
     say_start(choice, urls=urls, warehouse=warehouse)
-    with _imported("penstock.pipeline.engine_choice", "opened")(choice) as engine:
+    from penstock.pipeline.engine_choice import opened
+
+    with opened(choice) as engine:
         yield engine
 
 
@@ -215,18 +272,3 @@ def say_start(choice: "EngineChoice", *, urls: Sequence[str] = (), warehouse: st
     if urls:
         parts.append(f"agents {', '.join(urls)}")
     click.echo(f"penstock: {', '.join(parts)}", err=True)
-
-
-def _imported(module: str, name: str) -> Any:
-    """Import a name from a module that needs the extra `spark`."""
-    try:
-        return getattr(importlib.import_module(module), name)
-    except ImportError as error:
-        if (error.name or "").startswith("penstock"):
-            raise
-        raise NotFoundError(
-            "start the pipeline",
-            error.name or module,
-            "the package is not installed",
-            "pip install 'penstock[spark]'",
-        ) from error

@@ -46,6 +46,21 @@ def test_no_thread_outlives_the_command_and_what_it_printed_is_out(
     assert done.stderr.endswith("what was registered is called\n")
 
 
+def test_a_package_that_is_not_installed_is_named_in_one_line() -> None:
+    hidden = "import sys; sys.modules['pyiceberg'] = None\n"
+    done = subprocess.run(
+        [sys.executable, "-c", hidden + ENDS, str(SOURCES), "pipeline", "table", "--topic", "a"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 1
+    (line, _) = done.stderr.splitlines()
+    assert "the package pyiceberg" in line
+    assert "pip install 'penstock[spark]'" in line
+
+
 def test_output_that_nobody_takes_is_an_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)

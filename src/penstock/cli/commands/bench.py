@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
 
-from penstock.cli.options import json_option, parse_pairs, server_option, timeout_option, together
+from penstock.cli.options import (
+    json_option,
+    packed,
+    parse_pairs,
+    server_option,
+    timeout_option,
+    together,
+)
 from penstock.cli.progress import Progress
 from penstock.cli.tables import counted, print_json, print_table
 from penstock.config.addresses import parse_address
@@ -24,9 +31,43 @@ RECORDS: Final = 400_000
 STAMP_BYTES: Final = 16
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
-Command = Callable[..., object]
 
-_common = together(
+class _Common(msgspec.Struct, frozen=True):
+    """The values of options that all workloads have."""
+
+    server: str
+    timeout_s: float
+    server_pid: int | None
+    topic: str | None
+    keep: bool
+    topic_configs: tuple[str, ...]
+    client_settings: tuple[str, ...]
+    as_json: bool
+
+
+class _Producing(msgspec.Struct, frozen=True):
+    """The values of options that all workloads with a producer have."""
+
+    idempotent: bool
+    acks: str
+    compression: str
+
+    def settings(self) -> dict[str, str]:
+        """Return librdkafka's settings. Raises: click.UsageError: they exclude one another."""
+        if self.idempotent and self.acks != "all":
+            raise click.UsageError(
+                f"--acks {self.acks} needs --no-idempotent: idempotence needs all"
+            )
+        return {
+            "acks": self.acks,
+            "compression.type": self.compression,
+            "enable.idempotence": "true" if self.idempotent else "false",
+        }
+
+
+_common = packed(
+    "common",
+    _Common,
     server_option,
     timeout_option,
     click.option(
@@ -52,7 +93,9 @@ _common = together(
     ),
     json_option,
 )
-_producing = together(
+_producing = packed(
+    "producing",
+    _Producing,
     click.option(
         "--idempotent/--no-idempotent",
         default=True,
@@ -115,15 +158,13 @@ def produce(
     records: int,
     value_bytes: int,
     partitions: int,
-    idempotent: bool,
-    acks: str,
-    compression: str,
-    **common: object,
+    producing: _Producing,
+    common: _Common,
 ) -> None:
     """Send records as fast as one producer can."""
     from penstock.cli.load import throughput
 
-    run = _Run(common, _producer_settings(idempotent, acks, compression))
+    run = _Run(common, producing.settings())
     with Progress("records", total=records) as progress:
         report = throughput.produce(
             run.target,
@@ -149,7 +190,7 @@ def produce(
 @_value_bytes
 @_partitions
 @_common
-def consume(records: int, value_bytes: int, partitions: int, **common: object) -> None:
+def consume(records: int, value_bytes: int, partitions: int, common: _Common) -> None:
     """Read a topic as fast as one consumer can."""
     from penstock.cli.load import throughput
 
@@ -192,15 +233,13 @@ def latency(
     warmup_s: float,
     value_bytes: int,
     partitions: int,
-    idempotent: bool,
-    acks: str,
-    compression: str,
-    **common: object,
+    producing: _Producing,
+    common: _Common,
 ) -> None:
     """Measure how long records take at a steady rate: to acknowledgement, and to a consumer."""
     from penstock.cli.load import latency as workload
 
-    run = _Run(common, _producer_settings(idempotent, acks, compression))
+    run = _Run(common, producing.settings())
     with Progress("records", total=int(rate * (seconds + warmup_s))) as progress:
         report = workload.latency(
             run.target,
@@ -236,15 +275,13 @@ def fan(
     seconds: float,
     warmup_s: float,
     value_bytes: int,
-    idempotent: bool,
-    acks: str,
-    compression: str,
-    **common: object,
+    producing: _Producing,
+    common: _Common,
 ) -> None:
     """Send from many slow producers, each with a connection and a partition of its own."""
     from penstock.cli.load import latency as workload
 
-    run = _Run(common, _producer_settings(idempotent, acks, compression))
+    run = _Run(common, producing.settings())
     with Progress("records", total=int(producers * rate * (seconds + warmup_s))) as progress:
         report = workload.fan(
             run.target,
@@ -264,7 +301,7 @@ def fan(
 @command.command("connections")
 @click.option("--consumers", type=click.IntRange(min=1), default=500, show_default=True)
 @_common
-def connections(consumers: int, **common: object) -> None:
+def connections(consumers: int, common: _Common) -> None:
     """Measure many consumers: what they cost when idle, and how soon each has a new record."""
     from penstock.cli.load import connections as workload
 
@@ -284,20 +321,19 @@ def connections(consumers: int, **common: object) -> None:
 class _Run:
     """One run of a workload, with the options that all workloads share."""
 
-    def __init__(self, common: Mapping[str, object], producer_settings: Mapping[str, str]) -> None:
+    def __init__(self, common: _Common, producer_settings: Mapping[str, str]) -> None:
         from penstock.cli.load.target import Target
 
-        given = msgspec.convert(common, _Common)
-        self._common = given
+        self._common = common
         self.target: Target = Target(
-            parse_address(given.server, setting="--server"),
-            timeout_s=given.timeout_s,
-            client_settings=parse_pairs(given.client_settings, option="--client"),
+            parse_address(common.server, setting="--server"),
+            timeout_s=common.timeout_s,
+            client_settings=parse_pairs(common.client_settings, option="--client"),
             producer_settings=producer_settings,
         )
-        self.topic_configs = parse_pairs(given.topic_configs, option="--topic-config")
-        self.is_new = given.topic is None
-        self.topic = given.topic or f"penstock-bench-{os.getpid()}-{time.time_ns() // 1_000_000}"
+        self.topic_configs = parse_pairs(common.topic_configs, option="--topic-config")
+        self.is_new = common.topic is None
+        self.topic = common.topic or f"penstock-bench-{os.getpid()}-{time.time_ns() // 1_000_000}"
         # This refuses a pid that can't be measured before anything runs.
         self.watch()
 
@@ -326,27 +362,6 @@ class _Run:
                 f"{report.first_failure or 'the server holds other records than were sent'}",
                 "don't trust the figures above",
             )
-
-
-class _Common(msgspec.Struct, frozen=True):
-    server: str
-    timeout_s: float
-    server_pid: int | None
-    topic: str | None
-    keep: bool
-    topic_configs: tuple[str, ...]
-    client_settings: tuple[str, ...]
-    as_json: bool
-
-
-def _producer_settings(idempotent: bool, acks: str, compression: str) -> dict[str, str]:
-    if idempotent and acks != "all":
-        raise click.UsageError(f"--acks {acks} needs --no-idempotent: idempotence needs all")
-    return {
-        "acks": acks,
-        "compression.type": compression,
-        "enable.idempotence": "true" if idempotent else "false",
-    }
 
 
 def _rows(report: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:

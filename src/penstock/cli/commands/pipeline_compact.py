@@ -8,11 +8,11 @@ import msgspec
 from penstock.cli.compaction_options import make_settings, plan_options
 from penstock.cli.options import json_option
 from penstock.cli.pipeline_options import (
-    door_options,
+    ApiOptions,
+    EngineOptions,
+    api_options,
     engine_options,
-    make_door,
-    make_engine,
-    open_engine,
+    open_pipeline,
 )
 from penstock.cli.progress import Progress
 from penstock.cli.tables import counted, print_json
@@ -25,7 +25,7 @@ _SHOWN_REFUSALS = 5
 
 @click.command("compact")
 @plan_options
-@door_options
+@api_options
 @engine_options
 @json_option
 @click.pass_context
@@ -35,14 +35,8 @@ def command(
     run_mib: int,
     object_mib: int,
     old_s: int,
-    urls: tuple[str, ...],
-    secret_file: str,
-    objects: str,
-    engine: str | None,
-    master: str | None,
-    memory: str,
-    workers: int,
-    ui_port: int,
+    api: ApiOptions,
+    engine: EngineOptions,
     as_json: bool,
 ) -> None:
     """Join short runs into long ones, and clean compacted topics by key.
@@ -51,14 +45,10 @@ def command(
     finished work stays, and unfinished work has no effect. Exit status 1: something is damaged or
     was refused.
     """
-    door = make_door(urls, secret_file, objects)
-    choice = make_engine(engine, master, memory, workers, ui_port)
-    from penstock.pipeline.client import DoorClient
     from penstock.pipeline.compaction.job import compact
 
     with (
-        DoorClient(door) as client,
-        open_engine(choice, urls=door.urls) as running,
+        open_pipeline(api, engine) as (client, running),
         Progress("bytes", total=1) as progress,
     ):
 

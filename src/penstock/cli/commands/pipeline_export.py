@@ -5,11 +5,11 @@ import msgspec
 
 from penstock.cli.options import json_option
 from penstock.cli.pipeline_options import (
-    door_options,
+    ApiOptions,
+    EngineOptions,
+    api_options,
     engine_options,
-    make_door,
-    make_engine,
-    open_engine,
+    open_pipeline,
 )
 from penstock.cli.progress import Progress
 from penstock.cli.tables import counted, print_json
@@ -44,7 +44,7 @@ _MIB = 1 << 20
     is_flag=True,
     help="Replace a finished export: its files are deleted once the new files are written.",
 )
-@door_options
+@api_options
 @engine_options
 @json_option
 def command(
@@ -53,24 +53,15 @@ def command(
     compression: str,
     file_mib: int,
     overwrite: bool,
-    urls: tuple[str, ...],
-    secret_file: str,
-    objects: str,
-    engine: str | None,
-    master: str | None,
-    memory: str,
-    workers: int,
-    ui_port: int,
+    api: ApiOptions,
+    engine: EngineOptions,
     as_json: bool,
 ) -> None:
     """Write all present records of topics as Parquet files, with offsets, times and headers."""
-    door = make_door(urls, secret_file, objects)
-    choice = make_engine(engine, master, memory, workers, ui_port)
-    from penstock.pipeline.client import DoorClient
     from penstock.pipeline.export import export_topic
 
     done = []
-    with DoorClient(door) as client, open_engine(choice, urls=door.urls) as running:
+    with open_pipeline(api, engine) as (client, running):
         for name in topics:
             with Progress("records", total=1) as progress:
 

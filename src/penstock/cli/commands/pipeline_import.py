@@ -5,11 +5,11 @@ import msgspec
 
 from penstock.cli.options import json_option
 from penstock.cli.pipeline_options import (
-    door_options,
+    ApiOptions,
+    EngineOptions,
+    api_options,
     engine_options,
-    make_door,
-    make_engine,
-    open_engine,
+    open_pipeline,
 )
 from penstock.cli.progress import Progress
 from penstock.cli.tables import counted, print_json
@@ -52,7 +52,7 @@ from penstock.cli.tables import counted, print_json
     show_default=True,
     help="Compression of the batches in the log.",
 )
-@door_options
+@api_options
 @engine_options
 @json_option
 def command(
@@ -61,28 +61,18 @@ def command(
     offsets: str,
     import_id: str,
     codec: str,
-    urls: tuple[str, ...],
-    secret_file: str,
-    objects: str,
-    engine: str | None,
-    master: str | None,
-    memory: str,
-    workers: int,
-    ui_port: int,
+    api: ApiOptions,
+    engine: EngineOptions,
     as_json: bool,
 ) -> None:
     """Write an export into an existing topic, once, however often the command is repeated.
 
     Partitions, order, keys, values, headers and timestamps stay as they were; producers' ids don't.
     """
-    door = make_door(urls, secret_file, objects)
-    choice = make_engine(engine, master, memory, workers, ui_port)
-    from penstock.pipeline.client import DoorClient
     from penstock.pipeline.imports import import_topic
 
     with (
-        DoorClient(door) as client,
-        open_engine(choice, urls=door.urls) as running,
+        open_pipeline(api, engine) as (client, running),
         Progress("records", total=1) as progress,
     ):
 

@@ -7,7 +7,7 @@ import click
 from penstock.cli.client.http import JsonObject
 from penstock.cli.compaction_options import make_settings, plan_options
 from penstock.cli.options import json_option
-from penstock.cli.pipeline_options import door_options, make_door, registry_option
+from penstock.cli.pipeline_options import ApiOptions, api_options, registry_option
 from penstock.cli.tables import counted, print_json, print_table
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _SHOWN_PARTITIONS = 3
 
 @click.command("plan")
 @plan_options
-@door_options
+@api_options
 @registry_option
 @json_option
 def command(
@@ -28,9 +28,7 @@ def command(
     run_mib: int,
     object_mib: int,
     old_s: int,
-    urls: tuple[str, ...],
-    secret_file: str,
-    objects: str,
+    api: ApiOptions,
     registry: str,
     as_json: bool,
 ) -> None:
@@ -40,12 +38,12 @@ def command(
     The tables shown are those of topics with the config penstock.table, which `penstock pipeline
     run` keeps. Their progress comes from the journal; no catalog is opened.
     """
-    door = make_door(urls, secret_file, objects)
+    reached = api.client_options()
     from penstock.pipeline.client import DoorClient
     from penstock.pipeline.compaction.job import plan_compaction
     from penstock.pipeline.table_plan import plan_tables
 
-    with DoorClient(door) as client:
+    with DoorClient(reached) as client:
         planned, known = plan_compaction(
             client, make_settings(run_mib, object_mib, old_s), topics or None
         )

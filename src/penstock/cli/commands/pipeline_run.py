@@ -11,12 +11,12 @@ import click
 
 from penstock.cli.options import Command
 from penstock.cli.pipeline_options import (
+    ApiOptions,
+    CatalogOptions,
+    EngineOptions,
+    api_options,
     catalog_options,
-    door_options,
     engine_options,
-    make_catalog,
-    make_door,
-    make_engine,
     pipeline_option,
     say_start,
 )
@@ -126,7 +126,7 @@ def _interval(name: str, seconds: float, text: str) -> Callable[[Command], Comma
 )
 @pipeline_option("--once", is_flag=True, help="Run each job once, and end.")
 @pipeline_option("--json", "as_json", is_flag=True, help="Print one JSON object per run of a job.")
-@door_options
+@api_options
 @engine_options
 @click.pass_context
 def command(
@@ -134,9 +134,7 @@ def command(
     compaction_interval: float,
     table_interval: float,
     maintenance_interval: float,
-    warehouse: str,
-    catalog: str,
-    catalog_properties: tuple[str, ...],
+    catalog: CatalogOptions,
     registry: str,
     parallel: int,
     bulk_parallel: int,
@@ -145,14 +143,8 @@ def command(
     http: str,
     once: bool,
     as_json: bool,
-    urls: tuple[str, ...],
-    secret_file: str,
-    objects: str,
-    engine: str | None,
-    master: str | None,
-    memory: str,
-    workers: int,
-    ui_port: int,
+    api: ApiOptions,
+    engine: EngineOptions,
 ) -> None:
     """Run all jobs of a cluster on a schedule: compaction, and tables of topics that have one.
 
@@ -163,18 +155,15 @@ def command(
     agents delete.
     """
     configure_logs("warning")
-    door = make_door(urls, secret_file, objects)
-    choice = make_engine(engine, master, memory, workers, ui_port)
+    reached, choice = api.client_options(), engine.choose()
     from penstock.pipeline.jobs import Intervals, JobSettings
     from penstock.pipeline.running import RunSettings, run_pipeline
 
-    jobs = JobSettings(
-        catalog=make_catalog(warehouse, catalog, catalog_properties), registry=registry
-    )
+    jobs = JobSettings(catalog=catalog.settings(), registry=registry)
     jobs.catalog.check()
     address = parse_address(http, setting="--http") if http else None
     settings = RunSettings(
-        door=door,
+        door=reached,
         engine=choice,
         jobs=jobs,
         intervals=Intervals(
@@ -189,7 +178,7 @@ def command(
         drain_s=drain,
         once=once,
     )
-    say_start(choice, urls=door.urls, warehouse=warehouse)
+    say_start(choice, urls=reached.urls, warehouse=catalog.warehouse)
     is_well = run_pipeline(
         settings,
         report=lambda outcome: _print(outcome, as_json=as_json),

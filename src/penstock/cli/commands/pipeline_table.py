@@ -8,13 +8,13 @@ import msgspec
 
 from penstock.cli.options import json_option
 from penstock.cli.pipeline_options import (
+    ApiOptions,
+    CatalogOptions,
+    EngineOptions,
+    api_options,
     catalog_options,
-    door_options,
     engine_options,
-    make_catalog,
-    make_door,
-    make_engine,
-    open_engine,
+    open_pipeline,
 )
 from penstock.cli.progress import Progress
 from penstock.cli.tables import counted, print_json
@@ -148,14 +148,12 @@ _SHOWN_LOST = 5
     help="With --maintain: files older than this that no snapshot names are deleted; by default "
     "as the topic's penstock.table.orphan.retention.ms says.",
 )
-@door_options
+@api_options
 @engine_options
 @json_option
 def command(
     topic: str,
-    warehouse: str,
-    catalog: str,
-    catalog_properties: tuple[str, ...],
+    catalog: CatalogOptions,
     table: str,
     mode: str | None,
     registry: str,
@@ -178,14 +176,8 @@ def command(
     native: bool,
     snapshot_age_hours: int | None,
     orphan_age_hours: int | None,
-    urls: tuple[str, ...],
-    secret_file: str,
-    objects: str,
-    engine: str | None,
-    master: str | None,
-    memory: str,
-    workers: int,
-    ui_port: int,
+    api: ApiOptions,
+    engine: EngineOptions,
     as_json: bool,
 ) -> None:
     """Bring a topic's Iceberg table up to date, exactly once.
@@ -194,8 +186,6 @@ def command(
     fields. The command may be stopped at any time and started on any machine; `penstock pipeline
     run` does the same on a schedule.
     """
-    door = make_door(urls, secret_file, objects)
-    from penstock.pipeline.client import DoorClient
     from penstock.pipeline.tables.job import run_table_once
     from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
     from penstock.pipeline.tables.native import EXTENSIONS
@@ -203,7 +193,7 @@ def command(
 
     settings = TableSettings(
         topic=topic,
-        catalog=make_catalog(warehouse, catalog, catalog_properties),
+        catalog=catalog.settings(),
         table=table,
         mode=mode or "",
         registry=registry,
@@ -224,14 +214,10 @@ def command(
             "make a table", topic, "--native is for --maintain", "leave out --native"
         )
     if repair:
-        _repair(door, settings)
+        _repair(api.client_options(), settings)
         return
     conf = EXTENSIONS if native else {}
-    choice = make_engine(engine, master, memory, workers, ui_port, conf=conf)
-    with (
-        DoorClient(door) as client,
-        open_engine(choice, urls=door.urls, warehouse=warehouse) as running,
-    ):
+    with open_pipeline(api, engine, conf=conf, warehouse=catalog.warehouse) as (client, running):
         if maintain:
             maintained = maintain_table(
                 client,

@@ -10,7 +10,7 @@ import click
 from penstock.cli.client.http import JsonObject, call, http_option
 from penstock.cli.damaged_runs import DamagedRuns, Run
 from penstock.cli.options import json_option
-from penstock.cli.pipeline_options import make_catalog
+from penstock.cli.pipeline_options import CatalogOptions
 from penstock.cli.progress import Progress
 from penstock.cli.tables import counted, print_json, print_table
 
@@ -172,7 +172,11 @@ def command(
             raise click.UsageError("--from-table and --topic go together")
         again = None
         if table:
-            again = (make_catalog(warehouse, catalog, catalog_properties), table, topic)
+            again = (
+                CatalogOptions(warehouse, catalog, catalog_properties).settings(),
+                table,
+                topic,
+            )
         _repair_damage(
             context,
             DamagedRuns(url, only=only, timeout_s=timeout_s),

@@ -10,7 +10,7 @@ import click
 
 from penstock.cli.client.http import JsonObject
 from penstock.cli.options import json_option, parse_time
-from penstock.cli.pipeline_options import engine_options, make_engine, open_engine
+from penstock.cli.pipeline_options import EngineOptions, engine_options, open_engine
 from penstock.cli.progress import Progress
 from penstock.cli.tables import counted, print_json
 from penstock.log.layout import DataLayout
@@ -83,11 +83,7 @@ def command(
     position: int | None,
     allow_loss: bool,
     copies: bool,
-    engine: str | None,
-    master: str | None,
-    memory: str,
-    workers: int,
-    ui_port: int,
+    engine: EngineOptions,
     as_json: bool,
 ) -> None:
     """Make a data directory from a backup, or a cluster from a cluster's bucket as of some moment.
@@ -124,8 +120,8 @@ def command(
         position=position,
         allow_loss=allow_loss,
         copies=copies,
-        choice=make_engine(engine, master, memory, workers, ui_port),
-        reads=copies or engine is not None or master is not None,
+        choice=engine.choose(),
+        reads=copies or engine.is_given,
         as_json=as_json,
     )
 

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from penstock.cli.options import json_option
-from penstock.cli.pipeline_options import engine_options, make_door, make_engine, open_engine
+from penstock.cli.pipeline_options import ApiOptions, EngineOptions, engine_options, open_pipeline
 from penstock.cli.progress import Progress
 from penstock.cli.tables import counted, print_json, print_table
 from penstock.config.checks import check_places
@@ -88,11 +88,7 @@ def command(
     urls: tuple[str, ...],
     secret_file: str,
     access: str,
-    engine: str | None,
-    master: str | None,
-    memory: str,
-    workers: int,
-    ui_port: int,
+    engine: EngineOptions,
     as_json: bool,
 ) -> None:
     """Read everything in a data directory, a cluster's bucket or a running cluster, and report
@@ -114,21 +110,16 @@ def command(
     if urls:
         if data is not None or config_file is not None or objects is not None:
             raise click.UsageError("give either --url or one of --data, --config and --objects")
-        door = make_door(urls, secret_file, access)
-        choice = make_engine(engine, master, memory, workers, ui_port)
         with Progress("bytes", total=1) as progress:
 
             def watch(done: int, total: int) -> None:
                 progress.total = total
                 progress.update(done, done)
 
-            from penstock.pipeline.client import DoorClient
             from penstock.pipeline.verify import verify_cluster as verify_by_agents
 
-            with (
-                DoorClient(door) as client,
-                open_engine(choice, urls=door.urls) as running,
-            ):
+            api = ApiOptions(urls, secret_file, access)
+            with open_pipeline(api, engine) as (client, running):
                 report = verify_by_agents(client, running, watch=watch)
                 _replay(client, report)
         _print(context, report, as_json=as_json)
