@@ -343,7 +343,10 @@ class RecordWalk:
         """Walk one record field by field, whatever its size."""
         start = self._consumed()
         try:
-            length = self._varint(INT32_BITS) >> 1
+            length = self._varint(INT32_BITS)
+            if length & 1:
+                raise MalformedError("its length is negative")
+            length >>= 1
             stop = self._consumed() + length
             self._skip(1)
             delta = self._varint(INT64_BITS)

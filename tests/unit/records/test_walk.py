@@ -201,6 +201,8 @@ def test_long_records_are_walked_without_being_held() -> None:
     for wrong, words in (
         (record(0, value=field(bytes(200_000)), length=200_009), "its fields end"),
         (record(0, value=field(bytes(200_000)), length=190_000), "its fields end"),
+        # Its fields fit, were the sign not read.
+        (record(0, value=field(bytes(200_000)), length=-200_009), "length is negative"),
         (record(0, value=field(bytes(200_000)), headers=varint(-1)), "-1 headers"),
         (
             record(0, value=field(bytes(200_000)), headers=varint(1) + varint(-1) + field(b"")),
