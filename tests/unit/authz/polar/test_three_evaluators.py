@@ -5,7 +5,7 @@ from collections import Counter
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.authz.facts import schema
@@ -13,6 +13,7 @@ from penstock.authz.facts.asking import Asking, Plans
 from penstock.authz.polar.check import check
 from penstock.authz.polar.policy_tests import run_tests
 from penstock.authz.polar.query import Constraint, Question, rows
+from support.examples import examples
 from support.polar import NOW_S, POLICIES, compiled, fact, naive, store, tabled
 from support.random_policies import random_facts, random_program, random_question
 
@@ -44,6 +45,7 @@ def answers(random):
     yield from plans._plans.values()
 
 
+@settings(max_examples=examples(0.5))
 @given(st.randoms(use_true_random=False))
 def test_random_questions_have_one_answer(random):
     for _ in answers(random):

@@ -19,6 +19,7 @@ from penstock.pipeline.tables.decoders import compile_columns, compile_schema
 from penstock.pipeline.tables.formats import BadValueError, Decoder
 from penstock.pipeline.tables.parts import BARE, BARE_ID, REGISTRY, VALUE, PartPlan, PartReader
 from penstock.pipeline.tables.schema_text import SchemaText
+from support.examples import examples
 
 INSTANT = pa.timestamp("us", tz="UTC")
 JSON = {
@@ -277,13 +278,13 @@ json_texts = objects(
 ) | objects(dict.fromkeys(JSON["properties"], anything) | {"unknown": anything})
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(2))
 @given(st.lists(json_texts, max_size=5))
 def test_json_is_what_the_careful_decoder_says(texts: list[str]) -> None:
     JSONS.run([text.encode(errors="surrogatepass") for text in texts])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(2))
 @given(json_texts, st.integers(0, 400), st.binary(max_size=3), st.integers(0, 3))
 def test_damaged_json_is_what_the_careful_decoder_says(
     text: str, position: int, new: bytes, removed: int
@@ -434,13 +435,13 @@ def encoded(value: Any) -> bytes:
     return stream.getvalue()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(2))
 @given(st.lists(avro_values, max_size=4))
 def test_avro_is_what_the_careful_decoder_says(values: list[Any]) -> None:
     AVROS.run([encoded(value) for value in values])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(2))
 @given(avro_values, st.integers(0, 400), st.binary(max_size=3), st.integers(0, 3))
 def test_damaged_avro_is_what_the_careful_decoder_says(
     value: Any, position: int, new: bytes, removed: int
