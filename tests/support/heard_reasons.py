@@ -130,6 +130,7 @@ REASONS: Final = {
     "pipeline/tables/parquet.py PartitionedWriter._finish: UnicodeEncodeError": AGAIN,
     "pipeline/tables/registry.py _is_descriptor: ValueError": ANSWER,
     "pipeline/tables/settings.py _schema_of: ValueError": ANSWER,
+    "pipeline/tables/table_state.py decode_state: MALFORMED": DECODED,
     "pipeline/tables/union_rows.py _records: LogTruncatedError": "allowed by the reader; a line each",
     "pipeline/transport.py _base_url: (ValueError, LocationValueError)": TOLD,
     "pipeline/transport.py _error: MALFORMED": DECODED,

@@ -332,6 +332,48 @@ _TABLE: Final = (
         "table",
         open_label=_OF_TABLES,
     ),
+    Metric(
+        "penstock_pipeline_table_rows",
+        _G,
+        "Rows of the table's newest snapshot, as its job last knew it.",
+        "table",
+        open_label=_OF_TABLES,
+    ),
+    Metric(
+        "penstock_pipeline_table_files",
+        _G,
+        "Data files of that snapshot.",
+        "table",
+        open_label=_OF_TABLES,
+    ),
+    Metric(
+        "penstock_pipeline_table_snapshots",
+        _G,
+        "Snapshots of the table that are not expired.",
+        "table",
+        open_label=_OF_TABLES,
+    ),
+    Metric(
+        "penstock_pipeline_table_bad_records",
+        _G,
+        "Records that ever became dead letters of the table.",
+        "table",
+        open_label=_OF_TABLES,
+    ),
+    Metric(
+        "penstock_pipeline_table_bad_share",
+        _G,
+        "Their share of the records that the table has followed since releases count both, 0 to 1.",
+        "table",
+        open_label=_OF_TABLES,
+    ),
+    Metric(
+        "penstock_pipeline_table_commit_conflicts",
+        _G,
+        "Commits of the table's jobs that another commit was ahead of.",
+        "table",
+        open_label=_OF_TABLES,
+    ),
     # The object store.
     Metric(
         "penstock_store_requests_total",

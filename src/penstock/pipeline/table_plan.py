@@ -15,10 +15,10 @@ from penstock.pipeline.api_messages import Range, TableProgress, TopicState
 from penstock.pipeline.client import DoorClient
 from penstock.pipeline.tables.plan import plan_wanted
 from penstock.pipeline.tables.settings import TableSettings, resolve
+from penstock.pipeline.tables.table_state import OK, TableState, decode_state
 
 _TABLE_CONFIG: Final = "penstock.table"
 _ICEBERG: Final = "iceberg"
-_OK: Final = "ok"
 
 
 class PlannedTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,13 +33,10 @@ class PlannedTable(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int = 0
     lost: list[Range] = []
     reason: str
-
-
-class _State(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of `TableProgress.state` that matters here."""
-
-    status: str = _OK
-    error: str = ""
+    seconds: float = 0.0
+    """For how long the table has been where it is, if it lacks records."""
+    state: TableState = TableState()
+    """The note that its job saved last."""
 
 
 def has_table(topic: TopicState) -> bool:
@@ -60,7 +57,8 @@ def plan_tables(
     """
     # Before the topics: what a table has come to since would look like a log that went back.
     known = {(row.topic_id, row.table): row for row in client.tables()}
-    topics = client.topics(names=names).topics
+    answer = client.topics(names=names)
+    topics = answer.topics
     missing = set(names or ()) - {topic.name for topic in topics}
     if missing:
         raise NotFoundError("plan tables", min(missing), "no such topic")
@@ -74,27 +72,29 @@ def plan_tables(
         except InvalidRequestError as error:
             planned.append(PlannedTable(topic=topic.name, table="", reason=f"can't run: {error}"))
             continue
-        planned.append(_plan(topic, name, settings.mode, known.get((topic.topic_id, name))))
+        progress = known.get((topic.topic_id, name))
+        planned.append(_plan(topic, name, settings.mode, progress, now_ms=answer.time_ms))
     return planned
 
 
-def _plan(topic: TopicState, name: str, mode: str, progress: TableProgress | None) -> PlannedTable:
+def _plan(
+    topic: TopicState, name: str, mode: str, progress: TableProgress | None, *, now_ms: int
+) -> PlannedTable:
     held = {} if progress is None else dict(progress.offsets)
     wanted = plan_wanted(topic.topic_id, topic.partitions, held)
     records = sum(area.end - area.start for area in wanted.ranges)
     lost = sum(area.end - area.start for area in wanted.lost)
     reasons = []
-    state = _State()
-    if progress is not None and progress.state:
-        state = msgspec.json.decode(progress.state, type=_State)
-    if state.status != _OK:
+    state = TableState() if progress is None else decode_state(progress.state)
+    if state.status != OK:
         reasons.append(f"stopped, would be tried again: {state.error}")
     if progress is None:
         reasons.append("no table yet" if records else "no table and no records yet")
     elif records:
-        reasons.append(f"{records:,} records behind")
+        reasons.append(f"{records:,} {'record' if records == 1 else 'records'} behind")
     if lost:
-        reasons.append(f"{lost:,} records are gone before they were read")
+        gone = "record is gone before it was" if lost == 1 else "records are gone before they were"
+        reasons.append(f"{lost:,} {gone} read")
     return PlannedTable(
         topic=topic.name,
         table=name,
@@ -104,6 +104,8 @@ def _plan(topic: TopicState, name: str, mode: str, progress: TableProgress | Non
         size_bytes=sum(_size(topic, area) for area in wanted.ranges),
         lost=list(wanted.lost),
         reason="; ".join(reasons) or "up to date",
+        seconds=max(0, now_ms - progress.time_ms) / 1000 if progress and records else 0.0,
+        state=state,
     )
 
 

@@ -10,10 +10,17 @@ from penstock.pipeline.api_messages import TableProgress, Topics
 from penstock.pipeline.lag import Behind, Lags
 from penstock.pipeline.table_plan import has_table
 from penstock.pipeline.tables.settings import TableSettings, resolve
+from penstock.pipeline.tables.table_state import UNKNOWN, TableState, decode_state
 from penstock.ports.clock import Clock
 
 BEHIND_RECORDS: Final = "penstock_pipeline_table_behind_records"
 BEHIND_SECONDS: Final = "penstock_pipeline_table_behind_seconds"
+ROWS: Final = "penstock_pipeline_table_rows"
+FILES: Final = "penstock_pipeline_table_files"
+SNAPSHOTS: Final = "penstock_pipeline_table_snapshots"
+BAD_RECORDS: Final = "penstock_pipeline_table_bad_records"
+BAD_SHARE: Final = "penstock_pipeline_table_bad_share"
+CONFLICTS: Final = "penstock_pipeline_table_commit_conflicts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,7 @@ class TableWatch:
         self._lock = threading.Lock()
         self._lags = Lags()
         self._behind: dict[str, Behind] = {}
+        self._states: dict[str, TableState] = {}
         self._looked_s = clock.monotonic_s()
 
     def look(self, topics: Topics, rows: Sequence[TableProgress]) -> None:
@@ -50,6 +58,7 @@ class TableWatch:
         known = {(row.topic_id, row.table): row for row in rows}
         with self._lock:
             behind: dict[str, Behind] = {}
+            states: dict[str, TableState] = {}
             for topic in topics.topics:
                 if not has_table(topic):
                     continue
@@ -60,6 +69,8 @@ class TableWatch:
                     # Its job fails, and says why; its records wait all the same.
                     name = topic.name
                 row = known.get((topic.topic_id, name))
+                if row is not None:
+                    states[name] = decode_state(row.state)
                 behind[name] = self._lags.look(
                     name,
                     now_s=now_s,
@@ -71,7 +82,7 @@ class TableWatch:
                     else max(0, topics.time_ms - row.time_ms) / 1000,
                 )
             self._lags.keep(behind)
-            self._behind, self._looked_s = behind, now_s
+            self._behind, self._states, self._looked_s = behind, states, now_s
 
     def lags(self) -> dict[str, Behind]:
         """Return each table's lag now, as if it lacked still what it lacked at the last look."""
@@ -98,7 +109,21 @@ class TableWatch:
     def figures(self) -> dict[str, dict[str, float]]:
         """Gauges, by metric and table."""
         lags = self.lags()
+        with self._lock:
+            states = self._states
+        sizes = {
+            ROWS: {name: state.rows for name, state in states.items()},
+            FILES: {name: state.files for name, state in states.items()},
+            SNAPSHOTS: {name: state.snapshots for name, state in states.items()},
+        }
         return {
+            **{
+                metric: {name: float(count) for name, count in found.items() if count != UNKNOWN}
+                for metric, found in sizes.items()
+            },
+            BAD_RECORDS: {name: state.bad_records for name, state in states.items()},
+            BAD_SHARE: {name: state.bad_share for name, state in states.items()},
+            CONFLICTS: {name: state.conflicts for name, state in states.items()},
             BEHIND_RECORDS: {name: found.records for name, found in lags.items()},
             BEHIND_SECONDS: {name: found.seconds for name, found in lags.items()},
         }

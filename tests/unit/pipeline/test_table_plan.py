@@ -9,12 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli.main import root
-from penstock.model.errors import NotFoundError
+from penstock.model.errors import ConflictError, NotFoundError
 from penstock.pipeline.api_messages import Range, TableProgress
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.job_runs import run_job
 from penstock.pipeline.jobs import Intervals, JobSettings, find_jobs
 from penstock.pipeline.table_plan import plan_tables
+from penstock.pipeline.tables import job
 from penstock.pipeline.tables.settings import CatalogSettings
 from support.door import Door, serve_in_thread
 
@@ -32,8 +33,8 @@ def run_jobs(door: Door, folder: Path) -> None:
     """What `penstock pipeline run` would run now."""
     catalog = CatalogSettings(warehouse=str(folder / "warehouse"))
     intervals = Intervals(compaction_s=0, maintenance_s=0)
-    for job, _ in find_jobs(door.client.topics().topics, intervals):
-        run_job(job, door.client, LocalEngine(1), JobSettings(catalog=catalog), Never())
+    for found, _ in find_jobs(door.client.topics().topics, intervals):
+        run_job(found, door.client, LocalEngine(1), JobSettings(catalog=catalog), Never())
 
 
 class Never:
@@ -63,6 +64,38 @@ def test_it_says_what_the_next_run_reads(door: Door, tmp_path: Path) -> None:
     assert planned.size_bytes > 0
     run_jobs(door, tmp_path)
     assert plan_tables(door.client)[0].reason == "up to date"
+
+
+def test_it_shows_what_the_tables_job_knows(
+    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}})
+    schema = {"penstock.table.schema": "text", "penstock.table.schema.text": text}
+    door.create("t", 1, ENABLED | schema)
+    door.create("t.dlq", 1)
+    real, first = job.commit_change, [True]
+
+    def second_at_first(*arguments: Any) -> int:
+        if first:
+            first.clear()
+            raise ConflictError("commit", "penstock.t", "another one was first")
+        return real(*arguments)
+
+    monkeypatch.setattr(job, "commit_change", second_at_first)
+    for value in (b'{"a": 1}', b"bad"):
+        door.produce("t", 0, count=2, value=value)
+        run_jobs(door, tmp_path)
+    (planned,) = plan_tables(door.client)
+    state = planned.state
+    assert (state.rows, state.files, state.snapshots) == (2, 1, 2)
+    assert (state.bad_records, state.bad_share, state.conflicts) == (2, 0.5, 1)
+    assert planned.seconds == 0, "it lacks nothing"
+    door.produce("t", 0, count=1)
+    assert plan_tables(door.client)[0].seconds > 0
+    url = f"--url={door.client.options.urls[0]}"
+    shown = CliRunner().invoke(root, ["pipeline", "plan", url]).stdout.splitlines()[-1]
+    assert "2 (50.00%)" in shown
+    assert shown.endswith("1 record behind")
 
 
 def test_it_says_what_is_lost_and_what_has_stopped(door: Door) -> None:
@@ -103,7 +136,8 @@ def test_the_command_shows_tables_beside_compaction(door: Door) -> None:
     shown = CliRunner().invoke(root, ["pipeline", "plan", url])
     assert shown.exit_code == 0, shown.output
     header, row = shown.stdout.splitlines()[-2:]
-    assert header.split() == ["TABLE", "TOPIC", "PARTITIONS", "RECORDS", "BYTES", "WHY"]
+    names = "TABLE TOPIC PARTITIONS RECORDS SECONDS BYTES ROWS FILES SNAPSHOTS BAD CONFLICTS WHY"
+    assert header.split() == names.split()
     assert row.split()[:4] == ["penstock.t", "t", "1", "5"]
     assert row.endswith("no table yet")
     told: dict[str, Any] = json.loads(
@@ -117,6 +151,13 @@ def test_the_command_shows_tables_beside_compaction(door: Door) -> None:
         "mode": "append",
         "reason": "no table yet",
         "records": 5,
+        "seconds": 0.0,
+        "rows": None,
+        "files": None,
+        "snapshots": None,
+        "bad_records": 0,
+        "bad_share": 0.0,
+        "conflicts": 0,
         "ranges": [{"partition": 0, "start": 0, "end": 5}],
         "lost": [],
     }

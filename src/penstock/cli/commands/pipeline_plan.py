@@ -36,7 +36,10 @@ def command(
     changed.
 
     The tables shown are those of topics with the config penstock.table, which `penstock pipeline
-    run` keeps. Their progress comes from the journal; no catalog is opened.
+    run` keeps. Their progress comes from the journal; no catalog is opened. SECONDS is for how long
+    a table that lacks records has been where it is; ROWS, FILES and SNAPSHOTS are as its job last
+    knew them; BAD are the dead letters, and their share of the records that it has followed;
+    CONFLICTS are commits that another one was ahead of.
     """
     reached = api.client_options()
     from penstock.pipeline.client import DoorClient
@@ -83,14 +86,31 @@ def command(
     if tables:
         click.echo()
         print_table(
-            ("table", "topic", "partitions", "records", "bytes", "why"),
+            (
+                "table",
+                "topic",
+                "partitions",
+                "records",
+                "seconds",
+                "bytes",
+                "rows",
+                "files",
+                "snapshots",
+                "bad",
+                "conflicts",
+                "why",
+            ),
             [
                 (
                     table.table,
                     table.topic,
                     len(table.ranges),
                     table.records,
+                    round(table.seconds),
                     table.size_bytes,
+                    *(_known(count) for count in _sizes(table).values()),
+                    f"{table.state.bad_records} ({100 * table.state.bad_share:.2f}%)",
+                    table.state.conflicts,
                     table.reason,
                 )
                 for table in tables
@@ -105,10 +125,32 @@ def _table_row(table: "PlannedTable") -> JsonObject:
         "mode": table.mode,
         "reason": table.reason,
         "records": table.records,
+        "seconds": table.seconds,
         "bytes": table.size_bytes,
+        **_sizes(table),
+        "bad_records": table.state.bad_records,
+        "bad_share": table.state.bad_share,
+        "conflicts": table.state.conflicts,
         "ranges": [_offsets(area) for area in table.ranges],
         "lost": [_offsets(area) for area in table.lost],
     }
+
+
+def _sizes(table: "PlannedTable") -> dict[str, int | None]:
+    """The table's sizes as its job last noted them; None: it hasn't."""
+    state = table.state
+    return {
+        name: None if count < 0 else count
+        for name, count in (
+            ("rows", state.rows),
+            ("files", state.files),
+            ("snapshots", state.snapshots),
+        )
+    }
+
+
+def _known(count: int | None) -> int | str:
+    return "-" if count is None else count
 
 
 def _offsets(area: "Range") -> dict[str, int]:

@@ -32,6 +32,7 @@ from penstock.pipeline.tables.catalog import (
     create_table,
     load_table,
     open_catalog,
+    summary_of,
     translated,
 )
 from penstock.pipeline.tables.commit import Change, commit_change, held_by, is_committed
@@ -60,6 +61,13 @@ from penstock.pipeline.tables.plan import (
     share_out,
 )
 from penstock.pipeline.tables.settings import UPSERT, TableSettings, resolve
+from penstock.pipeline.tables.table_state import (
+    OK,
+    STOPPED,
+    UNKNOWN,
+    TableState,
+    decode_state,
+)
 from penstock.pipeline.tables.watched import WatchedEngine
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
@@ -76,6 +84,9 @@ _GROWTH_FIRST: Final = 4.0
 _GROWTH_CHANGE: Final = 2
 """Pieces are cut again where records turn out to be so many times larger."""
 _REST_S: Final = 0.2
+_ROWS: Final = "total-records"
+_FILES: Final = "total-data-files"
+"""Iceberg's names in a snapshot's summary."""
 Watch = Callable[[int, int], None]
 """(bytes done, of how many)"""
 _LOST_IN_STATE_MAX: Final = 100
@@ -99,18 +110,6 @@ class TableSummary(msgspec.Struct, frozen=True, kw_only=True):
     columns_added: list[str] = []
     behind: int = 0
     milliseconds: int = 0
-
-
-class TableState(msgspec.Struct, frozen=True, kw_only=True):
-    """`TableProgress.state`: JSON for people and `penstock status`."""
-
-    status: str
-    """ok, or stopped."""
-    error: str = ""
-    lost: list[Range] = []
-    """All that were ever lost, the newest last, bounded."""
-    bad_records: int = 0
-    """All that were ever set aside."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -193,7 +192,7 @@ class TableJob:
         self._random = random
         self._tally = Tally()
         self._progress: TableProgress | None = None
-        self._state = TableState(status="ok")
+        self._state = TableState()
 
     def run(self) -> TableSummary:
         """See `run_table_once`."""
@@ -202,8 +201,8 @@ class TableJob:
         self._progress = next(
             (row for row in self._client.tables(self._topic.topic_id) if row.table == name), None
         )
-        if self._progress is not None and self._progress.state:
-            self._state = msgspec.json.decode(self._progress.state, type=TableState)
+        if self._progress is not None:
+            self._state = decode_state(self._progress.state)
         try:
             offsets = self._follow()
         except RetryableError:
@@ -281,6 +280,7 @@ class TableJob:
                     files.delete(written.scratch)
             except ConflictError:
                 # Another driver let the columns follow a schema meanwhile.
+                self._count_conflict()
                 conflicts += 1
                 if conflicts > CONFLICTS_MAX:
                     raise
@@ -467,13 +467,14 @@ class TableJob:
             try:
                 snapshot_id = commit_change(table, change)
             except ConflictError:
+                self._count_conflict()
                 snapshot_id = -1
             except InDoubtError:
                 in_doubt = True
                 snapshot_id = is_committed(self._reload(catalog), change.name) or -1
             table = self._reload(catalog)
             if snapshot_id != -1:
-                self._count(written, snapshot_id)
+                self._count(written, snapshot_id, items)
                 return table
             now = held_by(table, self._topic.topic_id, self._known_offsets())
             is_overtaken = (now.offsets, now.epochs) != (held.offsets, held.epochs)
@@ -512,20 +513,28 @@ class TableJob:
     def _save(self, offsets: Mapping[int, int], table: Table) -> None:
         """Tell the log how far the table is; only behind the commit and its dead letters."""
         snapshot = table.current_snapshot()
+        summary = {} if snapshot is None else summary_of(snapshot)
+        state = msgspec.structs.replace(
+            self._state,
+            status=OK,
+            error="",
+            rows=0 if snapshot is None else int(summary.get(_ROWS, UNKNOWN)),
+            files=0 if snapshot is None else int(summary.get(_FILES, UNKNOWN)),
+            snapshots=len(table.metadata.snapshots),
+        )
+        self._state = state
         progress = TableProgress(
             topic_id=self._topic.topic_id,
             table=self._settings.full_name,
             offsets=sorted(offsets.items()),
             snapshot_id=-1 if snapshot is None else snapshot.snapshot_id,
-            state=msgspec.json.encode(
-                msgspec.structs.replace(self._state, status="ok", error="")
-            ).decode(),
+            state=msgspec.json.encode(state).decode(),
         )
         self._put_progress(progress)
 
     def _save_stopped(self, error: PenstockError) -> None:
         known = self._progress
-        state = msgspec.structs.replace(self._state, status="stopped", error=str(error))
+        state = msgspec.structs.replace(self._state, status=STOPPED, error=str(error))
         self._put_progress(
             TableProgress(
                 topic_id=self._topic.topic_id,
@@ -555,8 +564,13 @@ class TableJob:
             self._growth = growth
         self._watch(self._read_bytes, max(self._read_bytes, self._wanted_bytes))
 
-    def _count(self, written: Written, snapshot_id: int) -> None:
-        tally = self._tally
+    def _count(self, written: Written, snapshot_id: int, items: Sequence[Sequence[Range]]) -> None:
+        tally, state = self._tally, self._state
+        self._state = msgspec.structs.replace(
+            state,
+            followed=state.followed + sum(area.end - area.start for item in items for area in item),
+            set_aside=state.set_aside + sum(file.row_count for file in written.bad),
+        )
         tally.rows += written.rows
         tally.bad_records += sum(file.row_count for file in written.bad)
         tally.bytes_read += written.bytes_read
@@ -565,6 +579,9 @@ class TableJob:
         tally.columns_added += written.columns_added
         tally.commits += 1
         tally.snapshot_id = snapshot_id
+
+    def _count_conflict(self) -> None:
+        self._state = msgspec.structs.replace(self._state, conflicts=self._state.conflicts + 1)
 
     def _note_lost(self, lost: list[Range]) -> None:
         new = [area for area in lost if area not in self._tally.lost]
@@ -609,4 +626,4 @@ def _shown(offsets: Mapping[int, int]) -> str:
     return ", ".join(f"partition {p} up to {offset}" for p, offset in sorted(offsets.items())[:8])
 
 
-__all__ = ["TableState", "TableSummary", "run_table_once"]
+__all__ = ["TableSummary", "run_table_once"]
