@@ -66,6 +66,7 @@ def run(
             on_cut=lambda _: None,
             plant=plant,
         )
+        await life.start()
         try:
             topic = life.view.topic("t")
             if topic is None:

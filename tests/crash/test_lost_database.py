@@ -62,10 +62,10 @@ def test_a_journal_file_that_comes_back_leaves_no_hole_before_those_after_it(
     file that follows both is durable before the first trim."""
     device, clock = SimulatedDevice(), ManualClock(now_ms=NOW)
 
-    def open_life(number: int, device: SimulatedDevice) -> SimulatedLog:
+    async def open_life(number: int, device: SimulatedDevice) -> SimulatedLog:
         folder = tmp_path / str(number)
         folder.mkdir(exist_ok=True)
-        return SimulatedLog(
+        life = SimulatedLog(
             folder=folder,
             device=device,
             clock=clock,
@@ -73,9 +73,11 @@ def test_a_journal_file_that_comes_back_leaves_no_hole_before_those_after_it(
             stepped=True,
             on_cut=lambda _: None,
         )
+        await life.start()
+        return life
 
     async def write() -> int:
-        life = open_life(0, device)
+        life = await open_life(0, device)
         put = life.upkeep._put
         snapshots = 0
 
@@ -105,7 +107,7 @@ def test_a_journal_file_that_comes_back_leaves_no_hole_before_those_after_it(
         keep_database(tmp_path / "kept", tmp_path / str(number))
         if number % 2:
             (tmp_path / str(number) / DATABASE).unlink()
-        life = open_life(number, found)
+        life = await open_life(number, found)
         try:
             assert life.journal.position == position + 1, "its registration is the last"
             report = await verify(

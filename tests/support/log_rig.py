@@ -1,33 +1,27 @@
-"""A whole log on a temporary directory: real journal, real WAL, real files, a clock of the test."""
+"""An agent on a temporary directory: real journal, real WAL, real files, a clock of the test."""
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from penstock.log import LogSettings
 from penstock.log.append.plan import PartitionAppend
-from penstock.log.opening.embedded import open_journal, open_wal
-from penstock.log.upkeep import Upkeep
+from penstock.log.wals.claims import WalFolder
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.objects import open_store
 from penstock.records.batch import BatchLimits, check_batch
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
-from penstock.state.ages import Ages
 from penstock.state.answers import TopicCreated
 from penstock.state.commands import CreateTopic
-from penstock.state.read.queries import Queries
-from penstock.state.read.view import StateView
 from penstock.system.believed_clock import BelievedClock
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
-from penstock.wal import WalReader
-from support.own_log import own_log, start_own_log
+from support.own_agent import OwnAgent, open_own_agent
 from support.simulated.clock import ManualClock
 
 NOW = 1_790_000_000_000
@@ -52,85 +46,74 @@ def small_limits(**changes: Any) -> LogSettings:
         "segment_bytes": 1 << 30,
         "segment_age_ms": 3_600_000,
         "delete_grace_ms": 60_000,
+        "state_check_interval_ms": 0,
     }
     return LogSettings(**(values | changes))
 
 
 class Rig:
-    """One start of a server's log part. Use `run_rig`."""
+    """One start of an agent that has its directory for itself. Use `run_rig`."""
 
-    def __init__(self, path: Path, limits: LogSettings, clock: ManualClock) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock: ManualClock,
+        believed: BelievedClock,
+        pool: ThreadPoolExecutor,
+        own: OwnAgent,
+        fatal: list[BaseException],
+    ) -> None:
         self.path = path
         self.clock = clock
-        self.fatal: list[BaseException] = []
-        local = threading.local()
+        self.believed = believed
+        self.pool = pool
+        self.fatal = fatal
+        self._own = own
+        foundation = own.foundation
+        self.agent = own.agent
+        self.own_wal = own.own_wal
+        self.journal, self.order = foundation.journal, foundation.order
+        self.queries, self.view = foundation.queries, foundation.view
+        self.wal = foundation.wal_writer
+        self.wal_reader = self.own_wal._parts.readers[0]
+        self.store = foundation.store
+        self.log = foundation.log
+        self.upkeep = foundation.upkeep
 
-        def queries() -> Queries:
-            found: Queries | None = getattr(local, "queries", None)
-            if found is None:
-                found = local.queries = Queries(path / "metadata.sqlite")
-                self._opened.append(found)
-            return found
-
-        self._opened: list[Queries] = []
+    @classmethod
+    async def start(cls, path: Path, limits: LogSettings, clock: ManualClock) -> Self:
+        """Open what lies at `path`, and begin to append and to read."""
         path.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as files:
-            files.callback(self._close_queries)
-            device = PosixDevice(path)
-            self.believed = BelievedClock(clock, after_ms=BELIEVED_AFTER_MS)
-            self.journal = open_journal(
-                path / "metadata.sqlite", device, clock=self.believed, random=SystemRandom()
-            )
-            files.callback(self.journal.close)
-            self.believed.start_from(self.journal.found_ms)
-            self.queries = queries
-            self.view = StateView.load(queries())
-            self.wal = open_wal(device, queries(), file_bytes=FILE_BYTES, bytes_max=8 * FILE_BYTES)
-            self.wal_reader = WalReader(device, lost=self.wal.recovery.lost)
-            self.pool = ThreadPoolExecutor(2)
-            files.callback(self.pool.shutdown)
-            self.store = open_store(path / "objects", executor=self.pool)
-            self.own_wal, self.order, self.log = own_log(
-                journal=self.journal,
-                view=self.view,
-                queries=queries,
-                wal_writer=self.wal,
-                wal_reader=self.wal_reader,
-                store=self.store,
-                clock=self.believed,
-                ages=Ages(self.believed),
+        fatal: list[BaseException] = []
+        believed = BelievedClock(clock, after_ms=BELIEVED_AFTER_MS)
+        pool = ThreadPoolExecutor(2)
+        try:
+            own = await open_own_agent(
+                path / "metadata.sqlite",
+                wal_folder=WalFolder(
+                    device=PosixDevice(path),
+                    random=SystemRandom(),
+                    file_bytes=FILE_BYTES,
+                    bytes_max=8 * FILE_BYTES,
+                ),
+                clock=believed,
+                random=SystemRandom(),
                 limits=limits,
-                pool=self.pool,
-                on_fatal=self.fatal.append,
+                store=open_store(path / "objects", executor=pool),
+                pool=pool,
+                on_fatal=fatal.append,
             )
-            self.upkeep = Upkeep(
-                journal=self.journal,
-                store=self.store,
-                scratch=path / "scratch",
-                clock=clock,
-                pool=self.pool,
-                limits=limits,
-            )
-            self._files = files.pop_all()
-        start_own_log(self.order, self.log)
+        except BaseException:
+            pool.shutdown()
+            raise
+        await own.start()
+        return cls(path, clock, believed, pool, own, fatal)
 
     async def close(self, *, drain: bool) -> None:
         """`drain` false leaves the WAL as a crash would."""
-        if drain:
-            await self.log.close(10)
-        else:
-            await self.log.damaged_frames.close()
-            await self.log.lost_ranges.close()
-            await self.log.rebuilt_ranges.close()
-            await self.own_wal.uploader.close()
-            await self.own_wal.lane.close()
-            self.wal.close()
-            await self.log.blocks.close()
-        self._files.close()
-
-    def _close_queries(self) -> None:
-        for queries in self._opened:
-            queries.close()
+        await (self._own.drain() if drain else self._own.crash())
+        self.pool.shutdown()
+        self._own.close_files()
 
     async def topic(self, name: str, partitions: int = 1, **configs: str) -> list[PartitionKey]:
         """Create a topic; its partition keys."""
@@ -226,7 +209,7 @@ async def opened_rig(
     path: Path, *, drain: bool = False, clock: ManualClock | None = None, **limits: Any
 ) -> AsyncIterator[Rig]:
     """A log started on `path`, and stopped at the end with or without draining its WAL."""
-    rig = Rig(path, small_limits(**limits), clock or ManualClock(now_ms=NOW))
+    rig = await Rig.start(path, small_limits(**limits), clock or ManualClock(now_ms=NOW))
     try:
         yield rig
     finally:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.log.append.plan import PartitionAppend
+from penstock.log.opening.rebuild import SNAPSHOTS_FOLDER
 from penstock.model.errors import (
     PenstockError,
     RetryableError,
@@ -44,7 +45,6 @@ from support.simulated.randomness import SeededRandom
 from support.simulated_log import (
     DATABASE,
     GRACE_S,
-    SNAPSHOTS,
     SimulatedLog,
     Tail,
     keep_database,
@@ -138,11 +138,11 @@ class World:
             self._lose_snapshot()
 
     def _lose_snapshot(self) -> None:
-        found = self.device.list(SNAPSHOTS)
+        found = self.device.list(SNAPSHOTS_FOLDER)
         # The only one may be what the journal was trimmed behind, once its successor was lost.
         if len(found) > 1:
-            self.device.remove(f"{SNAPSHOTS}/{found[-1]}")
-            self.device.sync_directory(SNAPSHOTS)
+            self.device.remove(f"{SNAPSHOTS_FOLDER}/{found[-1]}")
+            self.device.sync_directory(SNAPSHOTS_FOLDER)
 
     def _damage(self, path: Path) -> None:
         kind = self.random.below(6)
@@ -183,6 +183,7 @@ class World:
                 plant_tail=self._plant_tail,
                 fsync=self._fsync,
             )
+            await life.start()
         except PenstockError as error:
             raise PromiseBrokenError(f"the log does not open: {error}") from error
         try:

@@ -1,4 +1,4 @@
-"""One life of a whole log on a simulated device; its journal is in a real SQLite file.
+"""One life of an agent on a simulated device; its journal is in a real SQLite file.
 
 `stepped` lives run everything on the event loop, in an order that the seed decides, so that the
 same seed gives the same calls; others run on the threads that a server has.
@@ -17,31 +17,25 @@ from functools import partial
 from pathlib import Path
 from queue import Empty
 from typing import Any
+from unittest import mock
 
 from penstock.log import LogSettings
 from penstock.log.opening import embedded as opening
-from penstock.log.opening.embedded import open_journal, open_wal
-from penstock.log.upkeep import Upkeep
+from penstock.log.wals.claims import WalFolder
 from penstock.objects.local import LocalStore
 from penstock.order.local_journal import Prepared
 from penstock.ports.random import Random
 from penstock.replica import JournalEntry, SnapshotInfo
-from penstock.state.ages import Ages
 from penstock.state.commands import AnyCommand
 from penstock.state.order_types import AppliedEntry
 from penstock.state.orders import LocalJournal
-from penstock.state.read.queries import Queries
-from penstock.state.read.view import StateView
 from penstock.system.believed_clock import BelievedClock
-from penstock.wal import WalReader
-from support.own_log import own_log, start_own_log
+from support.own_agent import open_own_agent
 from support.simulated.clock import ManualClock
 from support.simulated.cut import PowerCutError, PowerSwitch, SwitchedDevice
 from support.simulated.device import SimulatedDevice
 
 DATABASE = "metadata.sqlite"
-SNAPSHOTS = "snapshots"
-"""The folder of the device with the snapshots."""
 FILE_BYTES = 32 << 10
 WAL_BYTES_MAX = 6 * FILE_BYTES
 GRACE_S = 60
@@ -59,6 +53,7 @@ def small_limits() -> LogSettings:
         segment_age_ms=3_600_000,
         delete_grace_ms=GRACE_S * 1000,
         producer_id_block=4,
+        state_check_interval_ms=0,
     )
 
 
@@ -232,42 +227,15 @@ class SwitchedJournal:
         self.states = states
         self._switch = switch
 
-    @property
-    def agent_id(self) -> int:
-        return self.inner.agent_id
+    def __getattr__(self, name: str) -> Any:
+        # What changes nothing: identities, positions, whether it is busy.
+        return getattr(self.inner, name)
 
-    @property
-    def epoch(self) -> int:
-        return self.inner.epoch
-
-    @property
-    def committed_position(self) -> int:
-        """See `LocalJournal`."""
-        return self.inner.committed_position
-
-    @property
-    def position(self) -> int:
-        return self.inner.position
-
-    @property
-    def time_ms(self) -> int:
-        return self.inner.time_ms
-
-    @property
-    def is_busy(self) -> bool:
-        return self.inner.is_busy
-
-    @property
-    def uncommitted_count(self) -> int:
-        return self.inner.uncommitted_count
-
-    @property
-    def uncommitted_bytes(self) -> int:
-        return self.inner.uncommitted_bytes
-
-    def prepare(self, commands: Sequence[AnyCommand]) -> Prepared:
-        """See `LocalJournal`."""
-        return self.inner.prepare(commands)
+    def close(self) -> bool:
+        """See `LocalJournal`. The next start finds what the cut left: this one ended badly."""
+        with contextlib.suppress(PowerCutError):
+            self.inner.close()
+        return False
 
     def append_written(self, entry: Prepared, write: Callable[[int, int], None]) -> AppliedEntry:
         """See `LocalJournal`."""
@@ -301,14 +269,6 @@ class SwitchedJournal:
             self.states.committed()
             return position
 
-    @property
-    def base_position(self) -> int:
-        return self.inner.base_position
-
-    @property
-    def checkpoint_due(self) -> bool:
-        return self.inner.checkpoint_due
-
     def snapshot(self, target: Path) -> SnapshotInfo:
         """See `LocalJournal`."""
         with self._switch.call("write a snapshot"):
@@ -327,6 +287,18 @@ class SwitchedJournal:
             position = self.inner.checkpoint()
             self.states.synced()
             return position
+
+
+def switched(life: SimulatedLog) -> contextlib.AbstractContextManager[object]:
+    """Put the power's switch before the journal that a start opens."""
+
+    def open_switched(path: Path, *arguments: Any, **options: Any) -> SwitchedJournal:
+        opened = opening.open_journal(path, *arguments, **options)
+        states = DatabaseStates(life.folder, life._random)
+        life.journal = SwitchedJournal(opened, life.switch, states)
+        return life.journal
+
+    return mock.patch("penstock.agent.own.open_journal", open_switched)
 
 
 Tail = Callable[[Iterator[JournalEntry]], Iterator[JournalEntry]]
@@ -349,7 +321,8 @@ def planted_tail(plant: Tail | None) -> Iterator[None]:
 
 
 class SimulatedLog:
-    """A log from its start to the cut of its power. On the event loop.
+    """An agent with a directory of its own, from its start to the cut of its power. On the event
+    loop; `start` it first.
 
     Args:
         folder: holds the SQLite file, which is found as the last life left it.
@@ -357,6 +330,8 @@ class SimulatedLog:
         plant: breaks something of the assembled log before it starts, for tests of the tests.
         plant_tail: breaks what is applied again at the start.
     """
+
+    journal: SwitchedJournal
 
     def __init__(
         self,
@@ -370,13 +345,14 @@ class SimulatedLog:
         plant: Callable[[SimulatedLog], None] | None = None,
         plant_tail: Tail | None = None,
         fsync: bool = True,
-        limits: LogSettings | None = None,
     ) -> None:
         self.folder = folder
         self.clock = clock
         self.fatal: list[BaseException] = []
-        self._opened: list[Queries] = []
-        self._local = threading.local()
+        self._random = random
+        self._plant, self._plant_tail = plant, plant_tail
+        self._fsync = fsync
+        self._queue = _SteppedQueue(random) if stepped else None
         loop = asyncio.get_running_loop()
         self.ended = asyncio.Event()
 
@@ -384,89 +360,70 @@ class SimulatedLog:
             on_cut(self)
             loop.call_soon_threadsafe(self.ended.set)
 
+        self.switch = PowerSwitch(cut)
+        self.device = SwitchedDevice(device, self.switch)
+        self.objects = SwitchedDevice(device, self.switch, folder="objects/")
+        self.pool: Executor = SteppedExecutor(random) if stepped else ThreadPoolExecutor(2)
+
+    async def start(self) -> None:
+        """Open what the last life left, and begin to append and to read."""
+        random, loop = self._random, asyncio.get_running_loop()
+
         def on_fatal(error: BaseException) -> None:
             self.fatal.append(error)
             loop.call_soon_threadsafe(self.ended.set)
 
-        self.switch = PowerSwitch(cut)
-        self.device = SwitchedDevice(device, self.switch)
-        path = folder / DATABASE
-
-        with planted_tail(plant_tail):
-            order = open_journal(
-                path, self.device, clock=clock, random=random, fsync=fsync, snapshots=SNAPSHOTS
+        with planted_tail(self._plant_tail), switched(self):
+            self._own = await open_own_agent(
+                self.folder / DATABASE,
+                wal_folder=WalFolder(
+                    device=self.device,
+                    random=random,
+                    file_bytes=FILE_BYTES,
+                    bytes_max=WAL_BYTES_MAX,
+                    fsync=self._fsync,
+                ),
+                clock=BelievedClock(self.clock, after_ms=0),
+                random=random,
+                limits=small_limits(),
+                store=LocalStore(self.objects, executor=self.pool),
+                pool=self.pool,
+                on_fatal=on_fatal,
             )
-        self.journal = SwitchedJournal(order, self.switch, DatabaseStates(folder, random))
-        try:
-            self.view = StateView.load(self.queries())
-            self.wal = open_wal(
-                self.device,
-                self.queries(),
-                file_bytes=FILE_BYTES,
-                bytes_max=WAL_BYTES_MAX,
-                fsync=fsync,
-            )
-        except BaseException:
-            order.close()
-            self._close_queries()
-            raise
-        self.pool: Executor = SteppedExecutor(random) if stepped else ThreadPoolExecutor(2)
-        self.wal_reader = WalReader(self.device)
-        self.store = LocalStore(self.device, executor=self.pool)
-        self.own_wal, self.order, self.log = own_log(
-            journal=self.journal,
-            view=self.view,
-            queries=self.queries,
-            wal_writer=self.wal,
-            wal_reader=self.wal_reader,
-            store=self.store,
-            clock=clock,
-            ages=Ages(BelievedClock(clock, after_ms=0)),
-            limits=limits or small_limits(),
-            pool=self.pool,
-            on_fatal=on_fatal,
-        )
-        self.upkeep = Upkeep(
-            journal=self.journal,
-            store=self.store,
-            scratch=folder / "scratch",
-            clock=clock,
-            pool=self.pool,
-            limits=limits or small_limits(),
-        )
-        self._queue: _SteppedQueue | None = None
+        foundation = self._own.foundation
+        self.own_wal, self.log = self._own.own_wal, foundation.log
+        self.view, self.queries = foundation.view, foundation.queries
+        self.wal, self.store = foundation.wal_writer, foundation.store
+        self.wal_reader = self.own_wal._parts.readers[0]
+        self.upkeep = foundation.upkeep
         self.own_wal.lane.may_turn_here = random.below(2) == 0
-        if stepped:
-            self._step_lane(_SteppedQueue(random), random)
-        if plant is not None:
-            plant(self)
-        start_own_log(self.order, self.log)
+        if self._queue is not None:
+            self._step_lane(self._queue, random)
+        if self._plant is not None:
+            self._plant(self)
+        await self._own.start()
 
     def _step_lane(self, queue: _SteppedQueue, random: Random) -> None:
         lane = self.own_wal.lane
         lane._later = partial(_after_rounds, random)
-        start, on_fatal = lane.start, lane._on_fatal
-        self._queue = queue
+        start, close, on_fatal = lane.start, lane.close, lane._on_fatal
         lane._queue = queue  # type: ignore[assignment]
 
         def start_parked(**callbacks: Any) -> None:
             start(**callbacks)
             queue.await_thread()
 
+        async def close_released() -> None:
+            queue.release()
+            await close()
+
         def on_fatal_over(error: BaseException) -> None:
             on_fatal(error)
             queue.thread_ended()
 
         lane.start = start_parked  # type: ignore[method-assign]
+        lane.close = close_released  # type: ignore[method-assign]
         lane._on_fatal = on_fatal_over
-
-    def queries(self) -> Queries:
-        """The calling thread's connection."""
-        found: Queries | None = getattr(self._local, "queries", None)
-        if found is None:
-            found = self._local.queries = Queries(self.folder / DATABASE)
-            self._opened.append(found)
-        return found
 
     def checkpoint(self) -> None:
         """Move SQLite's WAL into its file, in step with the power."""
@@ -475,21 +432,6 @@ class SimulatedLog:
     async def end(self) -> None:
         """Let go of everything, as the death of a process does."""
         self.switch.cut()
-        await self.log.damaged_frames.close()
-        await self.log.lost_ranges.close()
-        await self.log.rebuilt_ranges.close()
-        await self.own_wal.uploader.close()
-        if self._queue is not None:
-            self._queue.release()
-        await self.own_wal.lane.close()
-        await self.own_wal._spare.close()
-        self.wal.close()
-        await self.log.blocks.close()
-        with contextlib.suppress(PowerCutError):
-            self.journal.inner.close()
+        await self._own.crash()
         self.pool.shutdown()
-        self._close_queries()
-
-    def _close_queries(self) -> None:
-        for queries in self._opened:
-            queries.close()
+        self._own.close_files()

@@ -59,12 +59,18 @@ class PowerSwitch:
 class SwitchedDevice:
     """A simulated device behind a switch. Implements the same ports; reads always pass."""
 
-    def __init__(self, device: SimulatedDevice, switch: PowerSwitch) -> None:
+    def __init__(self, device: SimulatedDevice, switch: PowerSwitch, *, folder: str = "") -> None:
+        """
+        Args:
+            folder: the part of the device that this is, with a slash at its end.
+        """
         self.inner = device
         self.switch = switch
+        self._folder = folder
 
     def open(self, name: str, *, create: bool = False) -> "SwitchedFile":
         """See the port."""
+        name = self._folder + name
         if not create:
             return SwitchedFile(self.inner.open(name), name, self.switch)
         with self.switch.call(f"create {name}"):
@@ -73,44 +79,47 @@ class SwitchedDevice:
     def rename(self, old: str, new: str) -> None:
         """See the port."""
         with self.switch.call(f"rename {old} to {new}"):
-            self.inner.rename(old, new)
+            self.inner.rename(self._folder + old, self._folder + new)
 
     def remove(self, name: str) -> None:
         """See the port."""
         with self.switch.call(f"remove {name}"):
-            self.inner.remove(name)
+            self.inner.remove(self._folder + name)
 
     def list(self, folder: str) -> list[str]:
         """See the port."""
-        return self.inner.list(folder)
+        return self.inner.list(self._inside(folder))
 
     def sync_directory(self, folder: str) -> None:
         """See the port."""
         with self.switch.call(f"sync folder {folder}"):
-            self.inner.sync_directory(folder)
+            self.inner.sync_directory(self._inside(folder))
 
     def link(self, old: str, new: str) -> None:
         """See the port."""
         with self.switch.call(f"link {old} to {new}"):
-            self.inner.link(old, new)
+            self.inner.link(self._folder + old, self._folder + new)
 
     def make_folder(self, folder: str) -> None:
         """See the port."""
         with self.switch.call(f"make folder {folder}"):
-            self.inner.make_folder(folder)
+            self.inner.make_folder(self._inside(folder))
 
     def stat(self, name: str) -> SimulatedStatus:
         """See the port."""
-        return self.inner.stat(name)
+        return self.inner.stat(self._folder + name)
 
     def has(self, name: str, file: object) -> bool:
         """See the port."""
         assert isinstance(file, SwitchedFile), file
-        return self.inner.has(name, file.inner)
+        return self.inner.has(self._folder + name, file.inner)
 
     def folders(self, folder: str) -> Sequence[str]:
         """See the port."""
-        return self.inner.folders(folder)
+        return self.inner.folders(self._inside(folder))
+
+    def _inside(self, folder: str) -> str:
+        return (self._folder + folder).rstrip("/")
 
 
 class SwitchedFile:

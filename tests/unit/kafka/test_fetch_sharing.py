@@ -15,9 +15,7 @@ from penstock.kafka.connection_state import ConnectionState
 from penstock.kafka.context import RequestContext
 from penstock.kafka.handlers import fetch
 from penstock.kafka.replies import LateReply
-from penstock.kafka.settings import KafkaSettings
 from penstock.log.fetch.regions import FileRegion
-from penstock.system.randomness import SystemRandom
 from support.examples import examples
 from support.log_rig import Rig, run_rig
 
@@ -72,22 +70,6 @@ class Sink:
         pass
 
 
-def broker_of(rig: Rig) -> Broker:
-    return Broker(
-        view=rig.view,
-        committer=rig.log,
-        log=rig.log,
-        groups=None,  # type: ignore[arg-type]
-        clock=rig.clock,
-        random=SystemRandom(),
-        cluster_id="c",
-        node_id=1,
-        advertised_host="127.0.0.1",
-        advertised_port=1,
-        settings=KafkaSettings(),
-    )
-
-
 def ask(broker: Broker, version: int, body: bytes, sink: Sink) -> Any:
     context = RequestContext(1, version, 1, "c", "h", broker, ConnectionState(1, sink))
     return fetch.serve(context, memoryview(body))
@@ -136,7 +118,7 @@ def test_whoever_is_woken_gets_what_it_would_get_alone(
         for key in keys:
             for _ in range(3):
                 await rig.append(key, bytes(300))
-        broker = broker_of(rig)
+        broker = rig.agent.broker
         waiting: list[tuple[Any, int, bytes, Sink]] = []
         requests = [request for request, _ in drawn]
         requests += [
@@ -170,7 +152,7 @@ def test_whoever_is_woken_gets_what_it_would_get_alone(
 
 async def test_equal_fetches_get_one_answer(rig: Rig) -> None:
     (key,) = await rig.topic("t")
-    broker = broker_of(rig)
+    broker = rig.agent.broker
     takers: list[Any] = []
     for version in (4, 11):
         for _ in range(20):
@@ -187,7 +169,7 @@ async def test_what_others_get_is_not_given_beyond_a_limit(rig: Rig, limit: str)
     """What is new doesn't fit any more, and without it there is too little still."""
     (key,) = await rig.topic("t")
     await rig.append(key, bytes(300))
-    broker = broker_of(rig)
+    broker = rig.agent.broker
     (length,) = struct.unpack_from(
         ">i", joined(ask(broker, 4, body_of(4, {0: 0}), Sink(2 << 20, files=False))), 41
     )
@@ -209,7 +191,7 @@ async def test_what_others_get_is_not_given_beyond_a_limit(rig: Rig, limit: str)
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_fetch_that_nobody_waits_for_any_more_is_not_answered(rig: Rig, when: str) -> None:
     (key,) = await rig.topic("t")
-    broker = broker_of(rig)
+    broker = rig.agent.broker
     reply = ask(broker, 4, body_of(4, {0: 0}), Sink(1 << 20, files=False))
     taken: list[Any] = []
     reply.taker = taken.append

@@ -28,7 +28,7 @@ from support.log_rig import Rig
 from support.loop_probe import Probe
 from support.loopback import FETCH, api_versions, reply, request, serving
 from support.waiting import turns, until
-from unit.kafka.test_fetch_sharing import Sink, broker_of
+from unit.kafka.test_fetch_sharing import Sink
 from unit.kafka.test_produce import batch, by_name
 
 MANY = 20_000
@@ -95,7 +95,7 @@ class Client:
 
 @pytest.fixture
 async def client(rig: Rig) -> Client:
-    broker = broker_of(rig)
+    broker = rig.agent.broker
     broker.turns = Turns(items_max=TURN_ITEMS)
     return Client(broker, await rig.topic("t", 3))
 

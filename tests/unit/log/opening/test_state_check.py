@@ -22,6 +22,8 @@ from penstock.system.files import PosixDevice
 from support.log_rig import Rig, run_rig
 from unit.log.opening.test_rebuild import check, fill, settle
 
+DAY_MS = 86_400_000
+
 
 def with_checker(rig: Rig, **limits: int) -> Upkeep:
     """Upkeep as a server has it."""
@@ -31,7 +33,7 @@ def with_checker(rig: Rig, **limits: int) -> Upkeep:
         scratch=rig.path / "scratch",
         clock=rig.clock,
         pool=rig.pool,
-        limits=replace(rig.upkeep._limits, **limits),
+        limits=replace(rig.upkeep._limits, **{"state_check_interval_ms": DAY_MS, **limits}),
         checker=StateChecker(
             root=rig.path,
             database=rig.path / "metadata.sqlite",
