@@ -12,7 +12,6 @@ from typing import Final
 from penstock.log.opening.embedded import unapplied_entries
 from penstock.log.opening.rebuild import (
     NOT_OURS,
-    SNAPSHOTS_FOLDER,
     bases,
     copy_snapshot,
     find_fault,
@@ -117,7 +116,7 @@ def _check_snapshots(report: VerifyReport, device: Device, journal: JournalFiles
 
 
 def _named(device: Device, journal: JournalFiles) -> Iterator[tuple[int, str]]:
-    found = bases(device, journal, journal.last, snapshots=SNAPSHOTS_FOLDER)
+    found = bases(device, journal, journal.last)
     return ((position, name) for position, name in found if name)
 
 

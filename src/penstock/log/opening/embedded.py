@@ -45,7 +45,6 @@ def open_journal(
     labels: dict[str, str] | None = None,
     endpoint: str = "",
     peer: str = "",
-    snapshots: str = SNAPSHOTS_FOLDER,
     checks_state: bool = True,
 ) -> LocalJournal:
     """Open, or create, the journal at `path`, with the entries that only journal files and the WAL
@@ -53,7 +52,6 @@ def open_journal(
 
     Args:
         device: the data directory.
-        snapshots: the folder on it with the snapshots.
         checks_state: whether a database that was not left in good order is compared with the
             journal.
 
@@ -64,15 +62,15 @@ def open_journal(
 
     journal, wal_fault = _open_journal(device, fsync=fsync)
     if journal.is_empty and not path.exists():
-        _refuse_remains(path, device, journal, snapshots=snapshots)
+        _refuse_remains(path, device, journal)
     is_whole = is_as_left(path)
-    fault = find_fault(path, device, journal, snapshots=snapshots, is_as_left=is_whole)
+    fault = find_fault(path, device, journal, is_as_left=is_whole)
     if not (fault or is_whole or journal.is_empty) and wal_fault is None and checks_state:
-        fault = fault_at_start(path, device, journal, snapshots=snapshots)
+        fault = fault_at_start(path, device, journal)
     if fault:
         if wal_fault is not None:
             raise wal_fault
-        rebuild(path, device, journal, fault=fault, snapshots=snapshots)
+        rebuild(path, device, journal, fault=fault)
 
     def open_once() -> LocalJournal:
         return open_local_journal(
@@ -104,7 +102,7 @@ def open_journal(
             raise
         fault = f"{type(error).__name__}: {error}"
         journal, wal_fault = _open_journal(device, fsync=fsync)
-        rebuild(path, device, journal, fault=fault, snapshots=snapshots)
+        rebuild(path, device, journal, fault=fault)
         order = open_once()
     order.rebuilt_because = fault
     try:
@@ -139,21 +137,21 @@ def _name_wal(path: Path, device: Device, cluster_id: str, random: Random) -> No
         new_wal_name(device, cluster_id, random)
 
 
-def _refuse_remains(path: Path, device: Device, journal: JournalFiles, *, snapshots: str) -> None:
+def _refuse_remains(path: Path, device: Device, journal: JournalFiles) -> None:
     """Refuse what a log has left whose database and journal are both gone. A new log in its place
     would take its objects for orphans, and delete them.
 
     Raises:
         CorruptDataError: the folder holds such.
     """
-    segments = (path.parent / snapshots).with_name("segments")
+    segments = (path.parent / SNAPSHOTS_FOLDER).with_name("segments")
     try:
         # The first entry of a log is in none: so they alone are not enough.
         has_entries = next(entries_after(device, 0, sync=False), None) is not None
     except CorruptDataError:
         has_entries = True
     remains = [
-        "snapshots" if device.list(snapshots) else "",
+        "snapshots" if device.list(SNAPSHOTS_FOLDER) else "",
         "segment objects" if segments.is_dir() and any(segments.iterdir()) else "",
         "a WAL with entries" if has_entries else "",
     ]

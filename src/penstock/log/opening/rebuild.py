@@ -42,7 +42,6 @@ def rebuild(
     journal: JournalFiles,
     *,
     fault: str,
-    snapshots: str = SNAPSHOTS_FOLDER,
 ) -> None:
     """Set the database aside and make its base again; the open that follows applies the entries.
 
@@ -53,7 +52,7 @@ def rebuild(
     made = path.with_name(f"{path.name}.rebuilt")
     checked = _checked_base(path)
     last = journal.last if checked is None else min(journal.last, checked)
-    base = _make_base(made, device, journal, last, snapshots)
+    base = _make_base(made, device, journal, last)
     if base is None:
         raise CorruptDataError(
             "rebuild",
@@ -67,7 +66,7 @@ def rebuild(
         count += 1
     if checked is not None:
         # Copies of a state in which a cell may have been flipped by then.
-        for position, name in list(_snapshots(device, snapshots)):
+        for position, name in list(_snapshots(device)):
             if position > checked:
                 logger.error("%s was not checked: it is kept as %s.suspect", name, name)
                 device.rename(name, f"{name}.suspect")
@@ -110,7 +109,6 @@ def find_fault(
     device: Device,
     journal: JournalFiles,
     *,
-    snapshots: str = SNAPSHOTS_FOLDER,
     is_as_left: bool = False,
 ) -> str:
     """Return why the database can't be used; empty: it can, or there is nothing yet.
@@ -120,7 +118,7 @@ def find_fault(
         is_as_left: it is what the last server left in good order, so its pages need no check.
     """
     if not path.exists():
-        if journal.is_empty and not journal.faults and not device.list(snapshots):
+        if journal.is_empty and not journal.faults and not device.list(SNAPSHOTS_FOLDER):
             return ""
         return "it is missing"
     suspect = suspect_path(path)
@@ -154,12 +152,10 @@ def find_fault(
     return ""
 
 
-def bases(
-    device: Device, journal: JournalFiles, last: int, *, snapshots: str = SNAPSHOTS_FOLDER
-) -> Iterator[tuple[int, str]]:
+def bases(device: Device, journal: JournalFiles, last: int) -> Iterator[tuple[int, str]]:
     """Snapshots up to position `last` from which the journal files lead on, the newest first: their
     positions and names; in the end (0, "") if nothing is a base as well."""
-    for position, name in _snapshots(device, snapshots):
+    for position, name in _snapshots(device):
         if journal.floor - 1 <= position <= last:
             yield position, name
     if journal.floor == 1:
@@ -176,23 +172,21 @@ def _checked_base(path: Path) -> int | None:
     return int(digits) if "\nbase " in text and digits.isascii() and digits.isdigit() else None
 
 
-def _make_base(
-    made: Path, device: Device, journal: JournalFiles, last: int, snapshots: str
-) -> int | None:
+def _make_base(made: Path, device: Device, journal: JournalFiles, last: int) -> int | None:
     """Put the newest whole snapshot up to position `last` at `made`. Returns its position; 0: none
     is needed."""
-    for position, name in bases(device, journal, last, snapshots=snapshots):
+    for position, name in bases(device, journal, last):
         if not name or _copied(device, name, made):
             return position
     return None
 
 
-def _snapshots(device: Device, folder: str) -> Iterator[tuple[int, str]]:
+def _snapshots(device: Device) -> Iterator[tuple[int, str]]:
     """Snapshots by position, the newest first."""
-    for entry in sorted(device.list(folder), reverse=True):
+    for entry in sorted(device.list(SNAPSHOTS_FOLDER), reverse=True):
         digits = entry.removesuffix(_SUFFIX)
         if digits != entry and digits.isascii() and digits.isdigit():
-            yield int(digits), f"{folder}/{entry}"
+            yield int(digits), f"{SNAPSHOTS_FOLDER}/{entry}"
 
 
 def _own_check(path: Path) -> str:

@@ -134,9 +134,7 @@ def faults_of_snapshot(root: Path, snapshot: Path, base: int, scratch: Path) -> 
     return [_fault(differing, base, position)] if differing else []
 
 
-def fault_at_start(
-    path: Path, device: Device, journal: JournalFiles, *, snapshots: str = SNAPSHOTS_FOLDER
-) -> str:
+def fault_at_start(path: Path, device: Device, journal: JournalFiles) -> str:
     """Return why a database that a server left in no good order can't be trusted; empty: it can.
 
     It is compared at its own position with the newest whole snapshot and the entries past it.
@@ -151,7 +149,7 @@ def fault_at_start(
     except NOT_OURS as error:
         return f"{type(error).__name__}: {error}"
     until = min(position, journal.last)
-    for base, name in bases(device, journal, until, snapshots=snapshots):
+    for base, name in bases(device, journal, until):
         try:
             with _replayed(device, journal, name, until, path.parent) as made:
                 differing = _differing(found, made)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.opening.rebuild import bases
+from penstock.log.opening.rebuild import SNAPSHOTS_FOLDER, bases
 from penstock.log.upkeep import SNAPSHOTS_PREFIX
 from penstock.model.errors import CorruptDataError
 from penstock.model.ids import partition_key
@@ -200,13 +200,13 @@ def test_a_snapshot_is_a_base_only_where_the_journal_leads_on_from_it(tmp_path: 
     journal.note([(position, 1_000, b"entry") for position in range(11, 21)])
     journal.sync()
     assert (journal.floor, journal.last) == (11, 20)
-    folder = tmp_path / "snapshots"
-    folder.mkdir()
+    folder = tmp_path / SNAPSHOTS_FOLDER
+    folder.mkdir(parents=True)
     for position in (9, 10, 15, 20, 21):
         (folder / f"{position:020d}.sqlite").touch()
-    found = [position for position, _ in bases(device, journal, 20, snapshots="snapshots")]
+    found = [position for position, _ in bases(device, journal, 20)]
     assert found == [20, 15, 10]
-    assert [position for position, _ in bases(device, journal, 14, snapshots="snapshots")] == [10]
+    assert [position for position, _ in bases(device, journal, 14)] == [10]
     journal.close()
 
 
