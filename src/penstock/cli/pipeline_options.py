@@ -233,14 +233,19 @@ def open_pipeline(
     Args:
         conf: further settings of Spark.
     """
-    from penstock.pipeline.client import DoorClient
-
     options, choice = api.client_options(), engine.choose(conf)
     with (
-        DoorClient(options) as client,
+        open_client(options) as client,
         open_engine(choice, urls=options.urls, warehouse=warehouse) as running,
     ):
         yield client, running
+
+
+def open_client(options: "DoorOptions") -> "DoorClient":
+    """Make a client that says on standard error when no agent answers for a while."""
+    from penstock.pipeline.client import DoorClient
+
+    return DoorClient(options, tell=lambda text: click.echo(f"penstock: {text}", err=True))
 
 
 @contextmanager

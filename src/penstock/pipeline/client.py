@@ -1,6 +1,6 @@
 """The client of the pipeline API: docs/formats/pipeline-api.md."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote
@@ -98,8 +98,12 @@ class DoorClient:
         *,
         clock: Clock | None = None,
         random: Random | None = None,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         """
+        Args:
+            tell: called with a line for people when a call goes on failing. A pickle has none.
+
         Raises:
             InvalidRequestError: an option that can't be.
         """
@@ -118,6 +122,7 @@ class DoorClient:
             clock=self.clock,
             random=self.random,
             pause=pause,
+            tell=tell,
         )
 
     def __enter__(self) -> Self:

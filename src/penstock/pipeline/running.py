@@ -124,7 +124,7 @@ def run_pipeline(
             alarm_s=settings.lag_alarm_s,
         )
 
-    with DoorClient(settings.door) as client, ExitStack() as stack:
+    with DoorClient(settings.door, tell=say) as client, ExitStack() as stack:
         keeper = EngineKeeper(
             Start(settings.engine, settings.door, settings.jobs),
             LeaseHolder(client),

@@ -36,6 +36,8 @@ from penstock.ports.random import Random
 from penstock.system.backoff import Backoff
 
 CONNECT_TIMEOUT_S: Final = 5.0
+TELL_AFTER_S: Final = 1.0
+"""A call that has failed for so many seconds is worth a line for people."""
 CONNECTIONS_PER_AGENT: Final = 64
 """Kept; urllib3 warns of each that it drops."""
 _BACKOFF: Final = Backoff(first_s=0.1, most_s=5.0)
@@ -80,6 +82,7 @@ class Transport:
         deadline_s: of all tries of a call; no try begins after it.
         secret: gives the secret; called again when an agent doesn't know the last one.
         pause: lets seconds pass.
+        tell: called with a line for people when a call goes on failing; once until a call succeeds.
 
     Raises:
         InvalidRequestError: no URL, or one that isn't.
@@ -95,6 +98,7 @@ class Transport:
         clock: Clock,
         random: Random,
         pause: Callable[[float], None],
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._urls = [_base_url(url) for url in urls]
         if not self._urls:
@@ -105,6 +109,8 @@ class Transport:
         self._clock = clock
         self._random = random
         self._pause = pause
+        self._tell = tell
+        self._has_told = False
         self._lock = threading.Lock()
         self._secret: ClusterSecret | None = None
         self._secret_is_read = False
@@ -138,23 +144,30 @@ class Transport:
             FencedError: the job is over.
         """
         target = path + (f"?{urlencode(query)}" if query else "")
-        until_s = self._clock.monotonic_s() + (
-            self._deadline_s if deadline_s is None else min(deadline_s, self._deadline_s)
-        )
+        began_s = self._clock.monotonic_s()
+        all_s = self._deadline_s if deadline_s is None else min(deadline_s, self._deadline_s)
+        until_s = began_s + all_s
         rounds = 0
         while True:
             failure: RetryableError | None = None
             for _ in self._urls:
                 url = self._urls[self._current % len(self._urls)]
                 try:
-                    return self._try(
+                    answer = self._try(
                         method, url, target, operation, subject, headers or {}, body, until_s
                     )
                 except RetryableError as error:
                     failure = error
                     self._current += 1
-                if self._clock.monotonic_s() >= until_s:
+                else:
+                    self._has_told = False
+                    return answer
+                now_s = self._clock.monotonic_s()
+                if now_s >= until_s:
                     raise failure
+                if now_s - began_s >= TELL_AFTER_S and not self._has_told:
+                    self._has_told = True
+                    self._tell(f"{failure}; trying again until {all_s:g} s have passed")
             assert failure is not None
             rounds += 1
             wait_s = _BACKOFF.jittered(rounds, self._random)

@@ -56,7 +56,11 @@ class Waits:
 
 
 def transport(
-    *urls: str, waits: Waits | None = None, deadline_s: float = 20.0, secret: str = ""
+    *urls: str,
+    waits: Waits | None = None,
+    deadline_s: float = 20.0,
+    secret: str = "",
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Transport:
     waits = waits or Waits()
     return Transport(
@@ -67,6 +71,7 @@ def transport(
         clock=waits.clock,
         random=SeededRandom(1),
         pause=waits,
+        tell=tell,
     )
 
 
@@ -111,6 +116,25 @@ def test_an_agent_that_does_not_run_is_named_with_the_reason() -> None:
         transport(url, waits=Waits()).call("GET", "/", operation="list", subject="topics")
     expected = f"list by {url} topics: Connection refused (does an agent serve there?)"
     assert str(raised.value) == expected
+
+
+def test_people_hear_once_and_soon_of_agents_that_are_away() -> None:
+    with agents(lambda count, *_: (200, b"back") if count == 20 else (500, b"oops")) as (agent,):
+        waits, told = Waits(), list[tuple[float, str]]()
+        began_s = waits.clock.monotonic_s()
+
+        def tell(text: str) -> None:
+            told.append((waits.clock.monotonic_s() - began_s, text))
+
+        door = transport(agent.url, waits=waits, deadline_s=500.0, tell=tell)
+        assert call(door) == b"back"
+        ((after_s, text),) = told
+        assert 1 <= after_s < 6, "and not in the first second, in which an agent may be restarted"
+        assert text == f"ask by {agent.url} something: oops; trying again until 500 s have passed"
+        with pytest.raises(RetryableError):
+            call(door)
+        assert len(told) == 2, "it had been back"
+        door.close()
 
 
 def test_a_call_succeeds_once_an_agent_is_back() -> None:

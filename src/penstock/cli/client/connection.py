@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, Final
 
+from penstock.cli.client.notice import notice
 from penstock.config.addresses import Address
 from penstock.kafka.errors import MalformedRequestError
 from penstock.kafka.registry import BY_MODULE
@@ -55,14 +56,15 @@ class Connection:
         self._timeout_s = timeout_s
         self._spoken = spoken
         self._correlation_ids = itertools.count(1)
-        try:
-            self._socket = socket.create_connection(address, timeout=timeout_s)
-        except OSError as error:
-            raise RetryableError(
-                "connect", str(address), _reason(error), "is a server running there?"
-            ) from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._served = self._negotiate()
+        with notice(str(address), timeout_s):
+            try:
+                self._socket = socket.create_connection(address, timeout=timeout_s)
+            except OSError as error:
+                raise RetryableError(
+                    "connect", str(address), _reason(error), "is a server running there?"
+                ) from error
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._served = self._negotiate()
 
     def close(self) -> None:
         """Close the connection. Idempotent."""

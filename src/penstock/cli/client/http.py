@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 
 import click
 
+from penstock.cli.client.notice import notice
 from penstock.model.errors import InvalidRequestError, RetryableError
 from penstock.pipeline.secret import SECRET_FILE_VARIABLE, SECRET_VARIABLE, find_secret
 
@@ -84,7 +85,8 @@ def open_call(
         target, data=data, headers=all_headers, method=method
     )
     try:
-        response = urllib.request.urlopen(request, timeout=timeout_s)  # noqa: S310 - as above
+        with notice(base_url(url), timeout_s):
+            response = urllib.request.urlopen(request, timeout=timeout_s)  # noqa: S310 - as above
     except urllib.error.HTTPError as error:
         if error.code == 401:
             raise InvalidRequestError(

@@ -7,7 +7,12 @@ import click
 from penstock.cli.client.http import JsonObject
 from penstock.cli.compaction_options import make_settings, plan_options
 from penstock.cli.options import json_option
-from penstock.cli.pipeline_options import ApiOptions, api_options, registry_option
+from penstock.cli.pipeline_options import (
+    ApiOptions,
+    api_options,
+    open_client,
+    registry_option,
+)
 from penstock.cli.tables import counted, print_json, print_table
 
 if TYPE_CHECKING:
@@ -42,11 +47,10 @@ def command(
     CONFLICTS are commits that another one was ahead of.
     """
     reached = api.client_options()
-    from penstock.pipeline.client import DoorClient
     from penstock.pipeline.compaction.job import plan_compaction
     from penstock.pipeline.table_plan import plan_tables
 
-    with DoorClient(reached) as client:
+    with open_client(reached) as client:
         planned, known = plan_compaction(
             client, make_settings(run_mib, object_mib, old_s), topics or None
         )

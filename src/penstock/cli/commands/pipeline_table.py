@@ -14,6 +14,7 @@ from penstock.cli.pipeline_options import (
     api_options,
     catalog_options,
     engine_options,
+    open_client,
     open_pipeline,
 )
 from penstock.cli.progress import Progress
@@ -248,12 +249,11 @@ def command(
 
 
 def _repair(door: "DoorOptions", settings: "TableSettings") -> None:
-    from penstock.pipeline.client import DoorClient
     from penstock.pipeline.tables.catalog import open_catalog
     from penstock.pipeline.tables.metadata_repair import repair_metadata
     from penstock.pipeline.tables.settings import resolve
 
-    with DoorClient(door) as client:
+    with open_client(door) as client:
         topics = client.topics(names=[settings.topic]).topics
     settings = resolve(settings, topics[0].configs if topics else {})
     with open_catalog(settings.catalog) as catalog:
