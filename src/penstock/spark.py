@@ -17,6 +17,8 @@ def register(
     warehouse: str = "warehouse",
     catalog: str = "penstock",
     properties: Mapping[str, str] | None = None,
+    url: str = "",
+    registry: str = "",
 ) -> list[str]:
     """Make the format known to a session, and a temporary view of each table of a catalog.
 
@@ -26,15 +28,19 @@ def register(
 
     Args:
         warehouse, catalog, properties: as of `penstock pipeline run`.
+        url: agents' HTTP addresses, with commas between: then the views of topics' tables have
+            what the logs hold beyond them, too (docs/tables.md, "One view of table and log").
+        registry: URL of the schema registry, for such views of tables of its schemas.
 
     Returns:
         The names of the views.
 
     Raises:
         InvalidRequestError: no such catalog, or a secret among the properties.
+        AnalysisException: with `url`, a view can't be pinned: its topic is gone, for example.
     """
     from penstock.pipeline.connector import register as register_format
-    from penstock.pipeline.tables.catalog import open_catalog, translated
+    from penstock.pipeline.tables.catalog import TOPIC_PROPERTY, open_catalog, translated
     from penstock.pipeline.tables.settings import CatalogSettings
 
     register_format(spark)
@@ -45,17 +51,24 @@ def register(
             for namespace in opened.list_namespaces()
             for identifier in opened.list_tables(namespace)
         )
+        topics = {
+            identifier: opened.load_table(identifier).properties.get(TOPIC_PROPERTY, "")
+            for identifier in (found if url else ())
+        }
     last = [identifier[-1] for identifier in found]
     views = []
     for identifier in found:
         view = identifier[-1] if last.count(identifier[-1]) == 1 else "_".join(identifier)
         reader: Any = (
             spark.read.format("penstock")
-            .option("view", "table")
+            .option("view", "table+log" if topics.get(identifier) else "table")
             .option("table", ".".join(identifier))
             .option("warehouse", warehouse)
             .option("catalog", catalog)
         )
+        if topics.get(identifier):
+            reader = reader.option("subscribe", topics[identifier]).option("url", url)
+            reader = reader.option("registry", registry)
         if properties:
             reader = reader.option("catalogProperties", json.dumps(dict(properties)))
         reader.load().createOrReplaceTempView(view)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import penstock.spark
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
 from support.door import NOW_MS, Door, serve_in_thread
@@ -102,6 +103,17 @@ def test_each_record_is_counted_once_whatever_happens_after_it_is_loaded(
         .load()
     )
     assert chosen.agg({"offset": "sum"}).collect()[0][0] == 2 * sum(range(14))
+
+
+def test_registered_views_have_the_log_too(spark: SparkSession, door: Door, lake: Lake) -> None:
+    create(door, "viewed")
+    fill(door, "viewed", 0, 1)
+    follow(door, lake, "viewed")
+    fill(door, "viewed", 2)
+    for url, count in (("", 4), (url_of(door), 6)):
+        assert penstock.spark.register(spark, warehouse=str(lake.folder), url=url) == ["viewed"]
+        assert spark.sql("SELECT count(*) FROM viewed").collect()[0][0] == count
+    spark.catalog.dropTempView("viewed")
 
 
 def test_filters_go_to_both_sides_and_change_no_answer(

@@ -43,6 +43,10 @@ logger = logging.getLogger(__name__)
 
 LOG_BYTES_MAX: Final = 512 << 20
 """The greatest size of the log's part of an upsert table, reduced to the newest of each key."""
+_HINT: Final = (
+    "DeleteRecords, or retention after the pin's end, was faster: read it again, or "
+    "failOnDataLoss=false goes on without them"
+)
 _REDUCE_BYTES: Final = 64 << 20
 
 
@@ -231,7 +235,9 @@ def _records(
             return
         except LogTruncatedError as error:
             if union.fails_on_loss:
-                raise
+                raise LogTruncatedError(
+                    union.topic, wanted.partition, error.wanted, error.available, _HINT
+                ) from error
             available = min(error.available, wanted.end)
             logger.warning(
                 "%s-%d: offsets %d to %d are gone; going on after them",

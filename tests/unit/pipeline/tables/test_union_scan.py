@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import json
 import random
+import threading
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
 
@@ -17,14 +19,17 @@ from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
 
 import penstock.tables
 from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
+from penstock.pipeline.client import DoorClient
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.lease import JobLease
-from penstock.pipeline.tables import union, union_rows
+from penstock.pipeline.tables import union, union_rows, union_scan
+from penstock.pipeline.tables.job import run_table_once
 from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
 from support.door import NOW_MS, Door, replacement
 from support.registry import Registry
 from support.tables import Lake, follow, new_record, produce, produce_values
 from support.typed import avro, record, typed
+from support.waiting import eventually
 
 
 def read(door: Door, lake: Lake, topic: str, **options: Any) -> pa.Table:
@@ -164,8 +169,71 @@ def test_what_is_deleted_while_it_is_read_is_an_error(
 ) -> None:
     half_filled(door, lake, topic)
     around(monkeypatch, "before the log is read", lambda: door.trim(topic, 0, 8))
-    with pytest.raises(Exception, match="offset 5 is wanted, the log begins at 8"):
+    with pytest.raises(Exception, match=f"topic {topic}: offset 5 is wanted, the log begins at 8"):
         read(door, lake, topic)
+
+
+@pytest.mark.slow
+def test_readers_see_each_record_once_while_everything_else_goes_on(
+    door: Door, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Producing, commits, joins, expiry, segments and retention go on, as fast as they can, also
+    between what a reader plans and what it reads."""
+    topic = "busy"
+    door.create(topic, 2, {"penstock.table": "iceberg", "retention.bytes": "1"})
+    door.create(f"{topic}.dlq", 1)
+    acknowledged = [0, 0]
+    over = threading.Event()
+    followed: list[None] = []
+    trimmed: list[int] = []
+    real = union_scan.plan_files
+
+    def plan_slowly(*arguments: Any) -> Any:
+        files = real(*arguments)
+        rounds, passes = len(followed), len(trimmed)
+        eventually(lambda: len(followed) > rounds + 1)
+        eventually(lambda: len(trimmed) > passes + 1)
+        return files
+
+    monkeypatch.setattr(union_scan, "plan_files", plan_slowly)
+
+    def produce_on() -> None:
+        while not over.wait(0.005):
+            for partition in (0, 1):
+                produce_values(door, topic, [b"x"] * 3, partition)
+                acknowledged[partition] += 3
+
+    def follow_on() -> None:
+        upkeep = Maintenance(snapshot_age_ms=0, orphan_age_ms=0, files_min=2)
+        settings = lake.settings(topic)
+        while not over.is_set():
+            run_table_once(client, LocalEngine(1), settings)
+            maintain_table(client, LocalEngine(1), settings, upkeep)
+            followed.append(None)
+
+    def trim_on() -> None:
+        while not over.wait(0.01):
+            door.drain()
+            trimmed.append(door.on_loop(door.server.parts.log.keeper.trim_expired()))
+
+    with DoorClient(door.client.options) as client, ThreadPoolExecutor(3) as threads:
+        produce_values(door, topic, [b"x"])
+        acknowledged[0] = 1
+        follow(door, lake, topic)
+        others = [threads.submit(work) for work in (produce_on, follow_on, trim_on)]
+        try:
+            for _ in range(3):
+                before = list(acknowledged)
+                found = places(read(door, lake, topic))
+                for partition in (0, 1):
+                    offsets = [offset for number, offset in found if number == partition]
+                    assert offsets == list(range(len(offsets)))
+                    assert len(offsets) >= before[partition]
+        finally:
+            over.set()
+        for other in others:
+            other.result(60)
+    assert sum(trimmed) > 0, "retention had something to do"
 
 
 def test_another_topics_table_is_refused(door: Door, lake: Lake, topic: str) -> None:
