@@ -17,7 +17,8 @@ from penstock.recovery.manifest import (
     Manifest,
 )
 from penstock.recovery.restore import restore_backup
-from penstock.state.commands import AlterClusterConfigs, CommitOffsets, OffsetWrite, SaveGroup
+from penstock.state.command import OffsetWrite
+from penstock.state.commands import AlterClusterConfigs, CommitOffsets, SaveGroup
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
 from penstock.wal import WalReader

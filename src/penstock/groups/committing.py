@@ -14,7 +14,8 @@ from penstock.groups.offsets import CommittedOffset, PartitionId
 from penstock.groups.ownership import NotServedError
 from penstock.groups.subscription import CONSUMER_PROTOCOL_TYPE
 from penstock.state.answers import AnyAnswer, OffsetsCommitted
-from penstock.state.commands import AnyCommand, CommitOffsets, DeleteOffsets, OffsetWrite
+from penstock.state.command import OffsetWrite
+from penstock.state.commands import AnyCommand, CommitOffsets, DeleteOffsets
 from penstock.system.turns import Turns
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from penstock.groups.settings import GroupSettings
 from penstock.groups.state import ClassicGroup
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
-from penstock.state.commands import OffsetWrite
+from penstock.state.command import OffsetWrite
 from penstock.state.order_types import Committer
 from penstock.state.rows import GroupKind
 from penstock.state.schema import MEMBERS_LEVEL

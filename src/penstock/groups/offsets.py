@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from penstock.state.commands import OffsetWrite
+from penstock.state.command import OffsetWrite
 from penstock.state.rows import OffsetRow
 
 PartitionId = tuple[bytes, int]

@@ -139,6 +139,10 @@ _BY_REFUSAL: Final = {
     Refusal.INVALID_OBJECT: ErrorCode.UNKNOWN_SERVER_ERROR,
     Refusal.MALFORMED: ErrorCode.UNKNOWN_SERVER_ERROR,
     Refusal.UNKNOWN_HISTORY: ErrorCode.UNKNOWN_SERVER_ERROR,
+    Refusal.PRODUCER_ID_MISMATCH: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    Refusal.INVALID_TRANSACTION_STATE: ErrorCode.INVALID_TXN_STATE,
+    Refusal.TRANSACTION_TOO_LARGE: ErrorCode.INVALID_TXN_STATE,
+    Refusal.STALE_CONNECTION: ErrorCode.UNKNOWN_SERVER_ERROR,
     Refusal.HISTORY_GREW: ErrorCode.UNKNOWN_SERVER_ERROR,
     Refusal.CLOCKS_DISAGREE: ErrorCode.UNKNOWN_SERVER_ERROR,
     # The agent sends the entry again in order; a client never waits for that.

@@ -67,6 +67,14 @@ class Refusal(enum.IntEnum):
     """More of the lost history was found since it was looked at."""
     CLOCKS_DISAGREE = 36
     """Journal time is ahead of what it was to be set to, and the clocks don't agree on that."""
+    PRODUCER_ID_MISMATCH = 37
+    """The transactional id isn't known, or has another producer id."""
+    INVALID_TRANSACTION_STATE = 38
+    """There is no such transaction that is ongoing, or what is asked for isn't in it."""
+    TRANSACTION_TOO_LARGE = 39
+    """The transaction would have more partitions, groups or offsets than one may have."""
+    STALE_CONNECTION = 40
+    """The request came by a connection that is older than the transaction."""
 
 
 class Answer(Struct, frozen=True, array_like=True, tag=True):
@@ -207,6 +215,22 @@ class HistoryNoted(Answer, frozen=True, tag="history"):
     history: int
 
 
+class TransactionSettled(Answer, frozen=True, tag="txn"):
+    """The producer id and epoch that the producer goes on with, and the position of the entry that
+    last changed the transaction's state."""
+
+    producer_id: int
+    epoch: int
+    since: int
+
+
+class TransactionsAborted(Answer, frozen=True, tag="txns"):
+    """Counts the items that were looked at, from the first on, and the transactions aborted."""
+
+    looked_at: int
+    aborted: int
+
+
 class OffsetsCommitted(Answer, frozen=True, tag="offsets"):
     """Per offset of the command: 0, or a Refusal."""
 
@@ -234,6 +258,8 @@ AnyAnswer = (
     | WriteCommitted
     | OffsetsCommitted
     | HistoryNoted
+    | TransactionSettled
+    | TransactionsAborted
 )
 
 

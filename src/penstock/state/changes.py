@@ -49,6 +49,14 @@ class HeadMoved(Struct, frozen=True, gc=False):
     next_offset: int
 
 
+class OpenMoved(Struct, frozen=True, gc=False):
+    """The least first offset of the transactions that are open in a partition is another; -1: none
+    is open."""
+
+    partition_key: PartitionKey
+    first_open: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsMoved:
     """Runs of a partition in [start, end) lie elsewhere now (StoreSegment, ReplaceRuns). `cleaned`:
@@ -127,6 +135,7 @@ Change = (
     | TopicDeleted
     | ClusterConfigsChanged
     | HeadMoved
+    | OpenMoved
     | RunsMoved
     | AgentChanged
     | AgentSeen

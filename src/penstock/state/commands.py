@@ -1,5 +1,6 @@
 """The commands that the journal orders; what each may answer is in `penstock.state.answers`.
-Those of jobs are in `penstock.state.pipeline_commands`. Pure.
+Those of jobs are in `penstock.state.pipeline_commands`, of transactions in
+`penstock.state.transaction_commands`. Pure.
 
 On the wire a command is a MessagePack array (docs/formats/journal.md). Fields are only ever added
 at the end, with a default; what a command results in changes only behind a feature level.
@@ -9,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.state.command import Command
+from penstock.state.command import Command, OffsetWrite
 from penstock.state.pipeline_commands import (
     CloseJob,
     CommitWrite,
@@ -21,9 +22,24 @@ from penstock.state.pipeline_commands import (
     SaveTable,
 )
 from penstock.state.state_digest import StateDigest
+from penstock.state.transaction_commands import (
+    AbortTransactions,
+    AddToTransaction,
+    CommitToTransaction,
+    EndTransaction,
+    ExpireTransactions,
+    InitTransaction,
+)
 
 BATCH_FIELDS: Final = 6
 """Integers per batch in `RunCommit.batches`."""
+EPOCH_MAX: Final = (1 << 15) - 1
+"""The greatest epoch that a producer may have."""
+TRANSACTIONAL: Final = 1 << 16
+"""Bit of a batch's producer epoch: the batch is of a transaction."""
+ADDS_ITSELF: Final = 1 << 17
+"""Bit of a transactional batch's producer epoch: its partition need not have been added to the
+transaction before (protocol V2)."""
 
 
 # -- agents ------------------------------------------------------------------------------------
@@ -212,8 +228,8 @@ class RunCommit(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
 
     `position` is the byte position in the file or object of the first batch. `batches` is flat,
     BATCH_FIELDS integers per batch: length in bytes, record count, max timestamp in ms as the
-    difference to the batch before (the first: to 0), producer id (-1: none), producer epoch,
-    base sequence.
+    difference to the batch before (the first: to 0), producer id (-1: none), producer epoch with
+    the bits TRANSACTIONAL and ADDS_ITSELF above it, base sequence.
     """
 
     partition_key: int
@@ -378,16 +394,6 @@ class ForgetObjects(Command, frozen=True, tag="forget"):
 # -- groups ------------------------------------------------------------------------------------
 
 
-class OffsetWrite(Struct, frozen=True, array_like=True, kw_only=True):
-    """One committed offset of a group."""
-
-    topic_id: bytes
-    partition: int
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
-
-
 class SaveGroup(Command, frozen=True, tag="group"):
     """Store a group's durable state (generation, members, assignment) at a rebalance.
 
@@ -521,4 +527,10 @@ AnyCommand = (
     | DeleteOffsets
     | NoteLostHistory
     | CloseHistory
+    | InitTransaction
+    | AddToTransaction
+    | CommitToTransaction
+    | EndTransaction
+    | AbortTransactions
+    | ExpireTransactions
 )

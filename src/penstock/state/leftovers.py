@@ -22,11 +22,12 @@ TOPIC: Final = 0
 TRIM: Final = 1
 _RUNS: Final = ("wal_runs", "object_runs")
 # Runs in WALs first: what is moved into an object meanwhile is cleared there.
-_OF_A_TOPIC: Final = (*_RUNS, "producers")
+_OF_A_TOPIC: Final = (*_RUNS, "producers", "aborted")
 _SECOND: Final = {
     "wal_runs": "base_offset",
     "object_runs": "base_offset",
     "producers": "producer_id",
+    "aborted": "marker_offset",
 }
 
 
@@ -88,7 +89,8 @@ def clear_topic(tables: Tables, first: int, topic_id: bytes, rows_max: int) -> i
 
 
 def clear_below(tables: Tables, key: int, start: int, rows_max: int) -> tuple[int, int]:
-    """Delete runs of a partition that end at or below its log start.
+    """Delete runs of a partition that end at or below its log start, and aborted transactions that
+    ended below it.
 
     Returns: how many, at most `rows_max`, and their bytes.
     """
@@ -119,6 +121,12 @@ def clear_below(tables: Tables, key: int, start: int, rows_max: int) -> tuple[in
         length += part
         left -= tables.execute(f"DELETE FROM {table} {where}", below).rowcount  # noqa: S608
     tables.drop_object_runs(sorted(gone.items()))
+    if left > 0:
+        left -= tables.execute(
+            "DELETE FROM aborted WHERE partition_key = ? AND marker_offset IN (SELECT marker_offset"
+            " FROM aborted WHERE partition_key = ? AND marker_offset < ? LIMIT ?)",
+            (key, key, start, left),
+        ).rowcount
     return rows_max - left, length
 
 

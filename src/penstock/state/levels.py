@@ -9,9 +9,16 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final, Protocol
 
 from penstock.model.errors import RetryableError
-from penstock.state import commands, pipeline_commands
+from penstock.state import commands, pipeline_commands, transaction_commands
 from penstock.state.changes import AgentChanged, AgentRemoved, Change, LevelChanged
-from penstock.state.commands import AnyCommand, CommitRuns, Relay
+from penstock.state.commands import (
+    BATCH_FIELDS,
+    EPOCH_MAX,
+    AnyCommand,
+    CommitRuns,
+    Relay,
+    RunCommit,
+)
 from penstock.state.pipeline_commands import ReplaceRuns
 from penstock.state.rows import Agent
 from penstock.state.schema import (
@@ -21,7 +28,10 @@ from penstock.state.schema import (
     MEMBERS_LEVEL,
     MERGING_LEVEL,
     PIPELINE_LEVEL,
+    TRANSACTIONS_LEVEL,
 )
+
+_EPOCH_FIELD: Final = 4
 
 LEVEL_OF: Final[dict[type[AnyCommand], int]] = {
     commands.InitCluster: 1,
@@ -69,6 +79,12 @@ LEVEL_OF: Final[dict[type[AnyCommand], int]] = {
     commands.ReportDigest: INTEGRITY_LEVEL,
     commands.SetJournalTime: INTEGRITY_LEVEL,
     commands.SaveMembers: MEMBERS_LEVEL,
+    transaction_commands.InitTransaction: TRANSACTIONS_LEVEL,
+    transaction_commands.AddToTransaction: TRANSACTIONS_LEVEL,
+    transaction_commands.CommitToTransaction: TRANSACTIONS_LEVEL,
+    transaction_commands.EndTransaction: TRANSACTIONS_LEVEL,
+    transaction_commands.AbortTransactions: TRANSACTIONS_LEVEL,
+    transaction_commands.ExpireTransactions: TRANSACTIONS_LEVEL,
 }
 """The level that a command's type belongs to. Apply refuses the command below it."""
 
@@ -160,12 +176,18 @@ def level_needed(command: AnyCommand) -> int:
         case Relay():
             # The levels of both count: a relay is an entry within an entry.
             return max([needed, *map(level_needed, command.commands)])
+        case CommitRuns() if any(map(_is_transactional, command.runs)):
+            return TRANSACTIONS_LEVEL
         case CommitRuns(raw=True):
             return max(needed, CLUSTER_LEVEL)
         case ReplaceRuns() if any(each.merged for each in command.partitions):
             return max(needed, MERGING_LEVEL)
         case _:
             return needed
+
+
+def _is_transactional(run: RunCommit) -> bool:
+    return max(run.batches[_EPOCH_FIELD::BATCH_FIELDS], default=0) > EPOCH_MAX
 
 
 def _not_on(levels: Levels, operation: str, subject: str, needed: int) -> LevelNotOnError:

@@ -5,6 +5,7 @@ from typing import Final
 
 from penstock.replica.database import refuse_older
 from penstock.state.schema import (
+    ABORTED,
     DIGESTS,
     FORMAT_VERSION,
     GROUP_KIND,
@@ -13,7 +14,13 @@ from penstock.state.schema import (
     LOST_HISTORIES,
     LOST_RANGES,
     OLDEST_VERSION,
+    OPEN_OFFSETS,
+    PENDING_GROUPS,
+    PENDING_OFFSETS,
     REBUILT_RANGES,
+    TRANSACTION_GROUPS,
+    TRANSACTION_PARTITIONS,
+    TRANSACTIONS,
 )
 
 _STEPS: Final[dict[int, tuple[str, ...]]] = {
@@ -29,6 +36,16 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
     ),
     # 5 to 6: members of groups. All groups are classic until then.
     5: (f"ALTER TABLE groups ADD COLUMN {GROUP_KIND}", GROUP_MEMBERS),
+    # 6 to 7: transactions.
+    6: (
+        TRANSACTIONS,
+        TRANSACTION_PARTITIONS,
+        OPEN_OFFSETS,
+        TRANSACTION_GROUPS,
+        PENDING_OFFSETS,
+        PENDING_GROUPS,
+        ABORTED,
+    ),
 }
 
 

@@ -32,6 +32,7 @@ _KINDS: Final[tuple[type[Change], ...]] = (
     changes.HistoryChanged,
     changes.DigestAsked,
     changes.DigestTold,
+    changes.OpenMoved,
 )
 _NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
 

@@ -4,14 +4,14 @@ from typing import Final
 
 APPLICATION_ID: Final = 0x50454E53
 """ASCII "PENS"."""
-FORMAT_VERSION: Final = 6
+FORMAT_VERSION: Final = 7
 """Raised by any change of a table here or of what an entry's bytes mean; `migration` brings
 older files to it."""
 OLDEST_VERSION: Final = 4
 """The oldest format version that is opened. Versions 1 to 3 are refused: no release wrote them."""
-FEATURE_LEVEL_MAX: Final = 5
+FEATURE_LEVEL_MAX: Final = 6
 """The newest semantics of apply that this release knows. 1: the embedded log; 2: the cluster;
-3: the pipeline; 4: integrity; 5: merging, and members of groups."""
+3: the pipeline; 4: integrity; 5: merging, and members of groups; 6: transactions."""
 CLUSTER_LEVEL: Final = 2
 """From which on the cluster's commands are applied."""
 PIPELINE_LEVEL: Final = 3
@@ -23,6 +23,8 @@ MERGING_LEVEL: Final = 5
 MEMBERS_LEVEL: Final = 5
 """The level from which on groups have members of their own (docs/formats/journal.md, "Members of
 groups")."""
+TRANSACTIONS_LEVEL: Final = 6
+"""The level from which on there are transactions (docs/formats/journal.md, "Transactions")."""
 STORED_ENTRIES: Final = 16
 """K: of how many of an agent's last entries the answers are kept. A power of two."""
 
@@ -129,6 +131,53 @@ LOST_HISTORIES: Final = """CREATE TABLE lost_histories (
         outcome INTEGER NOT NULL,
         records INTEGER NOT NULL
     ) STRICT"""
+
+TRANSACTIONS: Final = """CREATE TABLE transactions (
+        producer_id INTEGER PRIMARY KEY,
+        transactional_id TEXT NOT NULL UNIQUE,
+        epoch INTEGER NOT NULL,
+        last_epoch INTEGER NOT NULL,
+        last_producer_id INTEGER NOT NULL,
+        state INTEGER NOT NULL,
+        timeout_ms INTEGER NOT NULL,
+        changed_position INTEGER NOT NULL,
+        changed_ms INTEGER NOT NULL,
+        added INTEGER NOT NULL,
+        offsets INTEGER NOT NULL
+    ) STRICT"""
+TRANSACTION_PARTITIONS: Final = """CREATE TABLE transaction_partitions (
+        producer_id INTEGER NOT NULL,
+        partition_key INTEGER NOT NULL,
+        first_offset INTEGER NOT NULL,
+        PRIMARY KEY (producer_id, partition_key)
+    ) STRICT, WITHOUT ROWID"""
+OPEN_OFFSETS: Final = """CREATE INDEX open_offsets
+        ON transaction_partitions (partition_key, first_offset) WHERE first_offset >= 0"""
+TRANSACTION_GROUPS: Final = """CREATE TABLE transaction_groups (
+        producer_id INTEGER NOT NULL,
+        group_id TEXT NOT NULL,
+        PRIMARY KEY (producer_id, group_id)
+    ) STRICT, WITHOUT ROWID"""
+PENDING_OFFSETS: Final = """CREATE TABLE pending_offsets (
+        producer_id INTEGER NOT NULL,
+        group_id TEXT NOT NULL,
+        topic_id BLOB NOT NULL,
+        partition INTEGER NOT NULL,
+        committed_offset INTEGER NOT NULL,
+        leader_epoch INTEGER NOT NULL,
+        metadata TEXT NOT NULL,
+        commit_ms INTEGER NOT NULL,
+        PRIMARY KEY (producer_id, group_id, topic_id, partition)
+    ) STRICT, WITHOUT ROWID"""
+PENDING_GROUPS: Final = "CREATE INDEX pending_groups ON pending_offsets (group_id)"
+ABORTED: Final = """CREATE TABLE aborted (
+        partition_key INTEGER NOT NULL,
+        marker_offset INTEGER NOT NULL,
+        producer_id INTEGER NOT NULL,
+        first_offset INTEGER NOT NULL,
+        last_stable INTEGER NOT NULL,
+        PRIMARY KEY (partition_key, marker_offset)
+    ) STRICT, WITHOUT ROWID"""
 
 # A key of several columns is the tree itself (WITHOUT ROWID): one look-up and one dirty page
 # less per write. The rows are small, which is what such a table wants.
@@ -248,4 +297,11 @@ SCHEMA: Final = (
     REBUILT_RANGES,
     LOST_HISTORIES,
     DIGESTS,
+    TRANSACTIONS,
+    TRANSACTION_PARTITIONS,
+    OPEN_OFFSETS,
+    TRANSACTION_GROUPS,
+    PENDING_OFFSETS,
+    PENDING_GROUPS,
+    ABORTED,
 )

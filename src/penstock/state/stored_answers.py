@@ -53,6 +53,10 @@ SENTENCES: Final[dict[Refusal, str]] = {
     Refusal.UNKNOWN_HISTORY: "there is no such lost history",
     Refusal.HISTORY_GREW: "more of the lost history was found",
     Refusal.CLOCKS_DISAGREE: "the clocks do not agree on the time",
+    Refusal.PRODUCER_ID_MISMATCH: "the transactional id has no such producer id",
+    Refusal.INVALID_TRANSACTION_STATE: "the transaction is not ongoing, or not with this",
+    Refusal.TRANSACTION_TOO_LARGE: "the transaction has as much as one may have",
+    Refusal.STALE_CONNECTION: "the connection is older than the transaction",
 }
 """Sentences by reason, for answers read from the state. Rewording one changes no state."""
 

@@ -21,6 +21,7 @@ from penstock.state.rows import AgentStatus, GroupKind
 from penstock.state.schema import INTEGRITY_LEVEL, STORED_ENTRIES
 from penstock.state.sequences import ProducerState, pack_ranges, unpack_ranges
 from penstock.state.stored_answers import as_if_stored, decode_stored, encode_stored, restate
+from penstock.state.transaction_tables import TransactionTables
 
 PRODUCERS_CACHED_MAX: Final = 20_000
 PARTITIONS_CACHED_MAX: Final = 250_000
@@ -128,6 +129,7 @@ class Tables:
         self.new_wal_runs: list[RunValues] = []
         self.new_object_runs: list[RunValues] = []
         self._new_offsets: dict[OffsetKey, tuple[int, int, str, int]] = {}
+        self.transactions = TransactionTables(self._connection)
 
     def ensure_loaded(self) -> None:
         """Read what is kept whole: meta and topics."""
@@ -279,6 +281,8 @@ class Tables:
     def expire_producers(self, items: list[tuple[int, int, int]]) -> None:
         """Delete (partition key, producer id) where the last timestamp is still the given one."""
         self.flush()
+        # One with an open transaction in the partition has a next sequence there.
+        items = [item for item in items if not self.transactions.is_written(item[1], item[0])]
         self.executemany(
             "DELETE FROM producers"
             " WHERE partition_key = ? AND producer_id = ? AND last_timestamp = ?",
@@ -540,3 +544,4 @@ class Tables:
                 del self.partitions[key]
         if len(self._groups) > GROUPS_CACHED_MAX:
             self._groups.clear()
+        self.transactions.bound()

@@ -29,12 +29,12 @@ from penstock.records.encode import encode_batch  # noqa: E402
 from penstock.records.sums import pack_crcs  # noqa: E402
 from penstock.segment import RunDescriber, build_segment, job_object_key  # noqa: E402
 from penstock.state.answers import JobOpened, RunsReplaced, WriteCommitted  # noqa: E402
+from penstock.state.command import OffsetWrite  # noqa: E402
 from penstock.state.commands import (  # noqa: E402
     AlterClusterConfigs,
     CommitOffsets,
     CreateTopic,
     DeleteTopic,
-    OffsetWrite,
     SaveGroup,
     SaveMembers,
 )
@@ -50,6 +50,7 @@ from penstock.state.pipeline_commands import (  # noqa: E402
 )
 from penstock.state.rows import GroupKind  # noqa: E402
 from penstock.state.schema import FORMAT_VERSION  # noqa: E402
+from penstock.state.transaction_commands import InitTransaction  # noqa: E402
 from support.log_contents import contents  # noqa: E402
 from support.log_rig import NOW, Rig, run_rig  # noqa: E402
 
@@ -96,6 +97,7 @@ async def fill(rig: Rig) -> None:
                 rows=[("one", b"a"), ("two", b"b")],
                 removed=[],
             ),
+            InitTransaction(transactional_id="golden", timeout_ms=60_000),
             CommitOffsets(
                 group_id="readers",
                 offsets=[

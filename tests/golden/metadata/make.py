@@ -20,9 +20,21 @@ sys.path[:0] = [str(REPOSITORY / "src"), str(REPOSITORY / "tests")]
 from penstock.records.sums import pack_crcs  # noqa: E402
 from penstock.replica import Replica  # noqa: E402
 from penstock.segment import job_object_key  # noqa: E402
-from penstock.state.answers import AnyAnswer, Done, JobOpened, Refused, RunsReplaced, WriteCommitted  # noqa: E402
+from penstock.state.answers import (  # noqa: E402
+    AnyAnswer,
+    BatchStatus,
+    Done,
+    JobOpened,
+    OffsetsCommitted,
+    Refused,
+    RunsReplaced,
+    WriteCommitted,
+)
 from penstock.state.apply.machine import LogMachine, Standing  # noqa: E402
+from penstock.state.command import OffsetWrite  # noqa: E402
 from penstock.state.commands import (  # noqa: E402
+    ADDS_ITSELF,
+    TRANSACTIONAL,
     AnyCommand,
     ClaimShard,
     ClaimWal,
@@ -32,7 +44,6 @@ from penstock.state.commands import (  # noqa: E402
     DrainAgent,
     Fence,
     Heartbeat,
-    OffsetWrite,
     RegisterAgent,
     RunCommit,
     SaveGroup,
@@ -53,6 +64,11 @@ from penstock.state.pipeline_commands import (  # noqa: E402
 from penstock.state.read.queries import Queries  # noqa: E402
 from penstock.state.rows import GroupKind  # noqa: E402
 from penstock.state.schema import FEATURE_LEVEL_MAX, FORMAT_VERSION  # noqa: E402
+from penstock.state.transaction_commands import (  # noqa: E402
+    CommitToTransaction,
+    EndTransaction,
+    InitTransaction,
+)
 from unit.state.orders import (  # noqa: E402
     KEY,
     TOPIC_ID,
@@ -158,6 +174,7 @@ def fill_cluster(path: Path, embedded_agent: int) -> None:
     append(1001, Fence(agent=1003, epoch=1, seen_position=replica.position))
     fill_pipeline(append)
     fill_members(append)
+    fill_transactions(append)
     replica.close()
 
 
@@ -227,6 +244,53 @@ def fill_members(append: Callable[..., list[AnyAnswer]]) -> None:
 
     save([("one", b"1"), ("two", b"2")], [])
     save([("two", b"3")], ["one"])
+
+
+def fill_transactions(append: Callable[..., list[AnyAnswer]]) -> None:
+    """Three producers: one has committed, one was aborted, one is open."""
+    append(1001, SetFeatureLevel(level=6))
+    key = KEY + 2
+
+    def write(producer_id: int, epoch: int, object_key: str) -> None:
+        described = batch(2, producer=(producer_id, epoch | TRANSACTIONAL | ADDS_ITSELF, 0))
+        runs = [
+            RunCommit(partition_key=key, position=16, batches=described, crcs=pack_crcs([0xFFFF]))
+        ]
+        written = CommitRuns(runs=runs, object_key=object_key, object_bytes=400, raw=True)
+        (answer,) = append(1002, written)
+        assert answer.runs[0][0] == BatchStatus.STORED, answer
+
+    producers = []
+    for number in range(3):
+        name = f"golden-{number}"
+        (answer,) = append(1001, InitTransaction(transactional_id=name, timeout_ms=60_000))
+        producers.append(answer)
+        write(answer.producer_id, answer.epoch, f"of-{name}")
+        offset = OffsetWrite(topic_id=TOPIC_ID, partition=number, offset=40 + number)
+        (answer,) = append(
+            1002,
+            CommitToTransaction(
+                transactional_id=name,
+                producer_id=answer.producer_id,
+                epoch=answer.epoch,
+                group_id="readers",
+                offsets=[offset],
+                shard_epoch=1,
+                adds_group=True,
+            ),
+        )
+        assert answer == OffsetsCommitted([0]), answer
+    for number, commits in ((0, True), (1, False)):
+        found = producers[number]
+        end = EndTransaction(
+            transactional_id=f"golden-{number}",
+            producer_id=found.producer_id,
+            epoch=found.epoch,
+            commits=commits,
+            bumps=True,
+        )
+        (answer,) = append(1001, end)
+        assert answer.epoch == 1, answer
 
 
 def main() -> None:

@@ -17,7 +17,8 @@ from penstock.groups.shard_plan import ShardPlan, plan_shards
 from penstock.model.errors import StorageFullError
 from penstock.replica.transaction import Transaction
 from penstock.state.answers import TopicCreated
-from penstock.state.commands import CreateTopic, DrainAgent, OffsetWrite
+from penstock.state.command import OffsetWrite
+from penstock.state.commands import CreateTopic, DrainAgent
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
 

@@ -7,7 +7,7 @@ from typing import Any
 from penstock.groups.committing import CommitResult
 from penstock.groups.errors import GroupError
 from penstock.groups.messages import JoinReply, SyncReply, SyncRequest
-from penstock.state.commands import OffsetWrite
+from penstock.state.command import OffsetWrite
 from unit.groups.fakes import (
     World,
     join_request,

@@ -8,7 +8,8 @@ from penstock.groups.errors import GroupError
 from penstock.groups.ownership import NotServedError
 from penstock.model.errors import StorageFullError
 from penstock.replica.transaction import Transaction
-from penstock.state.commands import DrainAgent, OffsetWrite
+from penstock.state.command import OffsetWrite
+from penstock.state.commands import DrainAgent
 from support.cluster_face import ClusterAgent, World
 
 

@@ -12,7 +12,8 @@ import pytest
 from penstock.groups.errors import GroupError
 from penstock.model.errors import InDoubtError, RetryableError
 from penstock.state.answers import AnyAnswer, Refusal
-from penstock.state.commands import AnyCommand, CommitOffsets, DeleteTopic, OffsetWrite
+from penstock.state.command import OffsetWrite
+from penstock.state.commands import AnyCommand, CommitOffsets, DeleteTopic
 from support.waiting import turns
 from unit.groups.calls import commit, write
 from unit.groups.fakes import (

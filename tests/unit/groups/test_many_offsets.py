@@ -13,7 +13,8 @@ import pytest
 from penstock.groups.committing import PAGE_OFFSETS, WRITES_AT_ONCE
 from penstock.groups.errors import GroupError
 from penstock.state.answers import AnyAnswer
-from penstock.state.commands import AnyCommand, CommitOffsets, DeleteOffsets, OffsetWrite
+from penstock.state.command import OffsetWrite
+from penstock.state.commands import AnyCommand, CommitOffsets, DeleteOffsets
 from penstock.system.turns import TURN_ROWS
 from support.loop_probe import Probe
 from support.simulated.virtual_loop import VirtualLoop

@@ -7,7 +7,8 @@ import pytest
 from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
 from penstock.objects.origins import OriginStore, inherited_key, origin_digest
 from penstock.recovery.point_in_time import Moment, RestoredState, restore_state
-from penstock.state.commands import CommitOffsets, OffsetWrite, SaveGroup
+from penstock.state.command import OffsetWrite
+from penstock.state.commands import CommitOffsets, SaveGroup
 from penstock.state.orders import restore
 from penstock.state.read.queries import Queries
 from support.archives import archiver_of

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from penstock.model.ids import PartitionKey
 from penstock.records.sums import pack_crcs
 from penstock.state.answers import AnyAnswer, Refused, Relayed
+from penstock.state.command import OffsetWrite
 from penstock.state.commands import (
     AllocateProducerIds,
     AlterClusterConfigs,
@@ -24,7 +25,6 @@ from penstock.state.commands import (
     ForgetObjects,
     MovedRun,
     Noop,
-    OffsetWrite,
     RunCommit,
     SaveGroup,
     SaveMembers,

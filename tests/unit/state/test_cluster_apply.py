@@ -25,6 +25,7 @@ from penstock.state.answers import (
 )
 from penstock.state.apply.machine import EntryOutcome, LogMachine
 from penstock.state.cluster_tables import GROUP_SHARDS, group_shard
+from penstock.state.command import OffsetWrite
 from penstock.state.commands import (
     ClaimShard,
     ClaimWal,
@@ -36,7 +37,6 @@ from penstock.state.commands import (
     DrainAgent,
     Fence,
     Heartbeat,
-    OffsetWrite,
     RegisterAgent,
     Relay,
     RemoveAgent,
@@ -50,6 +50,7 @@ from penstock.state.entries import Entry, encode_entry
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.state.rows import AgentStatus
+from penstock.state.schema import FEATURE_LEVEL_MAX
 from support.state_rows import condemned_objects, group_offsets
 from unit.state.orders import KEY, TOPIC_ID, batch, store, topic
 
@@ -483,10 +484,12 @@ def test_a_state_of_a_later_level_is_refused_at_the_start(tmp_path: Path) -> Non
     # As a snapshot brings it, past the entry that switched the level on.
     Cluster(tmp_path).close()
     connection = sqlite3.connect(tmp_path / "metadata.sqlite")
-    connection.execute("UPDATE meta SET value = 6 WHERE name = 'feature_level'")
+    later = FEATURE_LEVEL_MAX + 1
+    connection.execute("UPDATE meta SET value = ? WHERE name = 'feature_level'", (later,))
     connection.commit()
     connection.close()
-    with pytest.raises(InvalidRequestError, match="feature level 6 is on, this release knows 5"):
+    said = f"feature level {later} is on, this release knows {FEATURE_LEVEL_MAX}"
+    with pytest.raises(InvalidRequestError, match=said):
         Replica.open(tmp_path / "metadata.sqlite", LogMachine(), fsync=False)
 
 

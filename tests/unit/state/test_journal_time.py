@@ -14,6 +14,7 @@ from penstock.replica import Replica
 from penstock.state.answers import JournalTimeSet, Refused
 from penstock.state.apply.journal_clock import TIMED
 from penstock.state.apply.machine import EntryOutcome, LogMachine
+from penstock.state.command import OffsetWrite
 from penstock.state.commands import (
     AnyCommand,
     CommitOffsets,
@@ -22,7 +23,6 @@ from penstock.state.commands import (
     CreateTopic,
     InitCluster,
     Noop,
-    OffsetWrite,
     RegisterAgent,
     RunCommit,
     SaveGroup,
@@ -276,6 +276,7 @@ def test_every_column_with_a_time_of_the_journal_is_walked_and_documented() -> N
         ("pipeline_jobs", "lease_ms"),
         ("pipeline_jobs", "age_max_ms"),
         ("lost_histories", "stamp_ms"),
+        ("transactions", "timeout_ms"),
     }
     assert found - no_times_of_the_journal == walked
     page = (Path(__file__).parents[3] / "docs/formats/journal.md").read_text("utf-8")

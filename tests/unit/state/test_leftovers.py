@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from penstock.model.ids import PartitionKey
 from penstock.state import leftovers
 from penstock.state.answers import Done, LeftoversCleared, Refusal, Refused
+from penstock.state.command import OffsetWrite
 from penstock.state.commands import (
     AnyCommand,
     ClearLeftovers,
@@ -22,7 +23,6 @@ from penstock.state.commands import (
     CommitRuns,
     CreateTopic,
     DeleteTopic,
-    OffsetWrite,
     RunCommit,
     TrimLog,
 )

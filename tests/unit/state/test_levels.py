@@ -10,7 +10,16 @@ import pytest
 from penstock.model.errors import RetryableError
 from penstock.state.apply.machine import HANDLERS
 from penstock.state.changes import AgentChanged, AgentRemoved, AgentSeen, LevelChanged
-from penstock.state.commands import AnyCommand, CommitRuns, Heartbeat, Noop, Relay
+from penstock.state.commands import (
+    EPOCH_MAX,
+    TRANSACTIONAL,
+    AnyCommand,
+    CommitRuns,
+    Heartbeat,
+    Noop,
+    Relay,
+    RunCommit,
+)
 from penstock.state.levels import LEVEL_OF, KnownLevels, level_needed, refuse_below_level
 from penstock.state.pipeline_commands import OpenJob, ReplacedPartition, ReplaceRuns
 from penstock.state.rows import Agent, AgentStatus
@@ -19,6 +28,7 @@ from penstock.state.schema import (
     FEATURE_LEVEL_MAX,
     MERGING_LEVEL,
     PIPELINE_LEVEL,
+    TRANSACTIONS_LEVEL,
 )
 
 COMMANDS: list[Any] = list(typing.get_args(AnyCommand))
@@ -89,6 +99,15 @@ def test_a_relay_needs_what_its_entry_needs() -> None:
 def test_fields_of_a_later_level_count() -> None:
     assert level_needed(CommitRuns(runs=[])) == 1
     assert level_needed(CommitRuns(runs=[], raw=True)) == CLUSTER_LEVEL
+
+
+def test_a_batch_of_a_transaction_counts() -> None:
+    def commit(epoch: int) -> CommitRuns:
+        batches = [100, 1, 0, -1, -1, -1, 100, 1, 0, 7, epoch, 0]
+        return CommitRuns(runs=[RunCommit(partition_key=1, position=0, batches=batches)], raw=True)
+
+    assert level_needed(commit(EPOCH_MAX)) == CLUSTER_LEVEL
+    assert level_needed(commit(TRANSACTIONAL)) == TRANSACTIONS_LEVEL
 
 
 def test_a_replacement_that_merges_counts() -> None:

@@ -19,7 +19,7 @@ from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.schema import build, response_types
-from penstock.state.commands import OffsetWrite
+from penstock.state.command import OffsetWrite
 
 if TYPE_CHECKING:
     from kio.schema.offset_commit.v9 import request as v9

@@ -40,9 +40,11 @@ TIMED: Final = (
     Timed("lost_ranges", ("partition_key", "start_offset"), ("time_ms",)),
     Timed("rebuilt_ranges", ("partition_key", "start_offset"), ("time_ms",)),
     Timed("lost_histories", ("history",), ("noted_ms", "closed_ms")),
+    Timed("transactions", ("producer_id",), ("changed_ms",)),
+    Timed("pending_offsets", ("producer_id", "group_id", "topic_id", "partition"), ("commit_ms",)),
 )
-"""All of them, in the order of the walk. docs/formats/journal.md, "Journal time", lists them, and a
-test compares both with the schema."""
+"""All of them, in the order of the walk, whose place is state: new ones come last.
+docs/formats/journal.md, "Journal time", lists them, and a test compares both with the schema."""
 
 
 def set_journal_time(context: ApplyContext, command: SetJournalTime) -> AnyAnswer:
@@ -70,6 +72,7 @@ def set_journal_time(context: ApplyContext, command: SetJournalTime) -> AnyAnswe
     if lowered:
         # Producers are kept in memory with their times.
         tables.producers.clear()
+        tables.transactions.forget()
     _set_place(tables, place)
     return JournalTimeSet(lowered, place is None)
 

@@ -12,7 +12,13 @@ from typing import Any, Final, TypeAlias
 
 from penstock.model.errors import CorruptDataError, InvalidRequestError
 from penstock.order.outcome import Outcome, Standing
-from penstock.state import commands, journal_time, migration, pipeline_commands
+from penstock.state import (
+    commands,
+    journal_time,
+    migration,
+    pipeline_commands,
+    transaction_commands,
+)
 from penstock.state.answers import AnyAnswer, Refusal, Refused, Relayed
 from penstock.state.apply import agents as apply_agents
 from penstock.state.apply import digests as apply_digests
@@ -29,6 +35,7 @@ from penstock.state.apply import restored_runs as apply_restored_runs
 from penstock.state.apply import segments as apply_segments
 from penstock.state.apply import shards as apply_shards
 from penstock.state.apply import topics as apply_topics
+from penstock.state.apply import transactions as apply_transactions
 from penstock.state.apply import wals as apply_wals
 from penstock.state.apply import writes as apply_writes
 from penstock.state.apply.context import ApplyContext
@@ -110,6 +117,12 @@ _HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
     commands.DeleteOffsets: apply_groups.delete_offsets,
     commands.NoteLostHistory: apply_histories.note_lost_history,
     commands.CloseHistory: apply_histories.close_history,
+    transaction_commands.InitTransaction: apply_transactions.init_transaction,
+    transaction_commands.AddToTransaction: apply_transactions.add_to_transaction,
+    transaction_commands.CommitToTransaction: apply_transactions.commit_to_transaction,
+    transaction_commands.EndTransaction: apply_transactions.end_transaction,
+    transaction_commands.AbortTransactions: apply_transactions.abort_transactions,
+    transaction_commands.ExpireTransactions: apply_transactions.expire_transactions,
 }
 
 

@@ -20,19 +20,23 @@ from penstock.state.answers import (
     RunsCommitted,
 )
 from penstock.state.apply.context import ApplyContext
+from penstock.state.apply.transactions import admit_batch, open_partition
 from penstock.state.apply.wals import refuse_wal
 from penstock.state.changes import HeadMoved
 from penstock.state.commands import (
+    ADDS_ITSELF,
     BATCH_FIELDS,
+    EPOCH_MAX,
     AllocateProducerIds,
     CommitRuns,
     ExpireProducers,
     RunCommit,
 )
 from penstock.state.meta import LAST_WAL_GENERATION, NEXT_PRODUCER_ID
+from penstock.state.numbers import INT64_MAX
 from penstock.state.pipeline_commands import WriteRun
 from penstock.state.rows import GENERATION_MASK
-from penstock.state.schema import CLUSTER_LEVEL, INTEGRITY_LEVEL
+from penstock.state.schema import CLUSTER_LEVEL, INTEGRITY_LEVEL, TRANSACTIONS_LEVEL
 from penstock.state.sequences import ProducerState, judge
 from penstock.state.tables import RunValues
 
@@ -114,7 +118,9 @@ def place_batches(
     answers: list[list[int]] = []
     row: RunValues | None = None
     row_key = row_end = -1
-    knows_sums = tables.meta_int("feature_level") >= INTEGRITY_LEVEL
+    level = tables.meta_int("feature_level")
+    knows_sums = level >= INTEGRITY_LEVEL
+    epoch_max = EPOCH_MAX if level >= TRANSACTIONS_LEVEL else INT64_MAX
     from_bytes = int.from_bytes
     for run in runs:
         key = run.partition_key
@@ -148,16 +154,25 @@ def place_batches(
             if producer_id >= 0:
                 producer_key = (key, producer_id)
                 state = tables.producers.get(producer_key) or tables.producer(producer_key)
-                if state is None:
+                if state is None and epoch <= epoch_max:
                     # Unknown to the partition: it may start anywhere, as in Kafka
                     # (ProducerAppendInfo.checkSequence), since its state may have expired.
                     state = tables.producers[producer_key] = ProducerState(epoch, [], time_ms)
-                elif epoch != state.epoch or sequence != state.next_sequence:
-                    status, value = judge(state, epoch, sequence, count)
+                elif state is None or epoch != state.epoch or sequence != state.next_sequence:
+                    # No state has an epoch with bits above it: those of transactions come here.
+                    if epoch > epoch_max:
+                        state, status, value = _judge_transactional(
+                            context, producer_key, state, epoch, sequence, count, next_offset
+                        )
+                        epoch &= EPOCH_MAX
+                    else:
+                        assert state is not None
+                        status, value = judge(state, epoch, sequence, count)
                     if status != _STORED:
                         answer += (status, value)
                         position += length
                         continue
+                    assert state is not None
                 state.record(epoch, sequence, count, next_offset, time_ms)
                 tables.dirty_producers.add(producer_key)
             answer += (_STORED, next_offset)
@@ -190,6 +205,40 @@ def place_batches(
             partition.bytes_live += bytes_stored
             touched[key] = None
     return answers
+
+
+def _judge_transactional(
+    context: ApplyContext,
+    producer_key: tuple[int, int],
+    state: ProducerState | None,
+    flagged_epoch: int,
+    sequence: int,
+    count: int,
+    next_offset: int,
+) -> tuple[ProducerState | None, int, int]:
+    """Decide what becomes of a batch of a transaction; note it there if it is stored.
+
+    Returns: its producer's state in the partition, and as `judge`.
+    """
+    tables = context.tables
+    key, producer_id = producer_key
+    epoch, adds_itself = flagged_epoch & EPOCH_MAX, bool(flagged_epoch & ADDS_ITSELF)
+    row = tables.transactions.of_producer(producer_id)
+    refusal = admit_batch(context, row, key, epoch=epoch, adds_itself=adds_itself)
+    if refusal is not None:
+        return state, BatchStatus.REFUSED, refusal
+    assert row is not None
+    if state is None:
+        # Protocol V2 knows that its first batch is the transaction's first, too (KIP-890).
+        if adds_itself and sequence:
+            return state, BatchStatus.REFUSED, Refusal.OUT_OF_ORDER_SEQUENCE
+        state = tables.producers[producer_key] = ProducerState(epoch, [], context.time_ms)
+    else:
+        status, value = judge(state, epoch, sequence, count)
+        if status != _STORED:
+            return state, status, value
+    open_partition(context, row, key, next_offset)
+    return state, _STORED, 0
 
 
 def split_batches(batches: list[int]) -> Iterable[tuple[int, ...]]:

@@ -21,9 +21,10 @@ from penstock.state.answers import (
 from penstock.state.apply.context import ApplyContext
 from penstock.state.apply.jobs import find_job, refuse_objects, unknown_job
 from penstock.state.apply.records import announce_heads, place_batches, split_batches
-from penstock.state.commands import BATCH_FIELDS
+from penstock.state.commands import BATCH_FIELDS, EPOCH_MAX
 from penstock.state.numbers import INT32_MAX, are_int64, is_number
 from penstock.state.pipeline_commands import CommitWrite, ExpireWriters, WriteRun
+from penstock.state.schema import TRANSACTIONS_LEVEL
 from penstock.state.sequences import ProducerState, judge
 from penstock.state.tables import Tables
 
@@ -107,8 +108,11 @@ def _refuse_runs(context: ApplyContext, command: CommitWrite) -> Refused | None:
     """Say why not all batches of the write can be stored; None: they can."""
     tables = context.tables
     producers: dict[tuple[int, int], ProducerState] = {}
+    # The bits above an epoch are those of transactions, which a write can't be of.
+    knows_transactions = tables.meta_int("feature_level") >= TRANSACTIONS_LEVEL
+    epoch_max = EPOCH_MAX if knows_transactions else INT32_MAX
     for run in command.runs:
-        fault = _fault(run, command)
+        fault = _fault(run, command, epoch_max)
         if fault:
             return Refused(Refusal.MALFORMED, fault)
         if tables.partition(run.partition_key) is None:
@@ -121,7 +125,7 @@ def _refuse_runs(context: ApplyContext, command: CommitWrite) -> Refused | None:
     return None
 
 
-def _fault(run: WriteRun, command: CommitWrite) -> str:
+def _fault(run: WriteRun, command: CommitWrite, epoch_max: int) -> str:
     """Say what is wrong with a run's numbers; empty: nothing."""
     batches = run.batches
     if not is_number(run.partition_key):
@@ -139,7 +143,7 @@ def _fault(run: WriteRun, command: CommitWrite) -> str:
             return f"max timestamp {newest}"
         if producer_id != -1 and not (
             is_number(producer_id)
-            and is_number(epoch, 0, INT32_MAX)
+            and is_number(epoch, 0, epoch_max)
             and is_number(sequence, 0, INT32_MAX)
         ):
             return f"producer {producer_id} epoch {epoch} sequence {sequence}"

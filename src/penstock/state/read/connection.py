@@ -17,6 +17,7 @@ from penstock.state.schema import APPLICATION_ID, FORMAT_VERSION, OLDEST_VERSION
 
 _INTEGRITY_VERSION: Final = 5
 """The format version that brought sums, leftovers, lost histories and digests."""
+_TRANSACTIONS_VERSION: Final = 7
 
 Row: TypeAlias = Any
 """A tuple of what SQLite gives for the columns of a statement."""
@@ -57,6 +58,7 @@ class StateConnection:
                 raise CorruptDataError("open", str(path), "the database has no tables")
             version = pragma_integer(self._connection, "user_version")
             self._has_integrity = version >= _INTEGRITY_VERSION
+            self._has_transactions = version >= _TRANSACTIONS_VERSION
             self._old = statements_of_version(version)
         except (sqlite3.Error, UnicodeDecodeError) as error:
             self.close()

@@ -43,6 +43,7 @@ from penstock.state.read.run_statements import (
     WAL_RUNS,
     statements_of_version,
 )
+from penstock.state.read.transaction_queries import TransactionQueries
 from penstock.state.rows import (
     GENERATION_BITS,
     ActiveProducer,
@@ -75,7 +76,7 @@ _NEWEST: Final = 2**63 - 1
 _PRODUCERS: Final = "SELECT producer_id, epoch, sequences, last_timestamp FROM producers"
 
 
-class Queries(PipelineQueries, LossQueries):
+class Queries(PipelineQueries, LossQueries, TransactionQueries):
     """Use by one thread, the one that made it.
 
     Raises (all methods):

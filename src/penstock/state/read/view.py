@@ -29,6 +29,7 @@ from penstock.state.changes import (
     HeadMoved,
     HistoryChanged,
     LevelChanged,
+    OpenMoved,
     RunsMoved,
     ShardMoved,
     TopicChanged,
@@ -38,6 +39,7 @@ from penstock.state.digest_plan import DigestRound
 from penstock.state.leader_epochs import FIRST_EPOCH, EpochStart
 from penstock.state.read.queries import Queries
 from penstock.state.rows import Agent, LostHistory, Shard
+from penstock.state.transactions import NO_OPEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,21 @@ class Topic:
 
 
 class Head:
-    """A partition's log start and next offset (the high watermark). Changes in place."""
+    """A partition's log start and next offset (the high watermark), and the first offset of what is
+    open there; NO_OPEN: no transaction is. Changes in place."""
 
-    __slots__ = ("log_start", "next_offset")
+    __slots__ = ("first_open", "log_start", "next_offset")
 
-    def __init__(self, log_start: int, next_offset: int) -> None:
+    def __init__(self, log_start: int, next_offset: int, first_open: int = NO_OPEN) -> None:
         self.log_start = log_start
         self.next_offset = next_offset
+        self.first_open = first_open
+
+    @property
+    def last_stable(self) -> int:
+        """Below this offset every transaction has ended. Never below the log start."""
+        first_open = self.first_open
+        return self.next_offset if first_open < 0 else max(first_open, self.log_start)
 
     def __repr__(self) -> str:
         return f"Head(log_start={self.log_start}, next_offset={self.next_offset})"
@@ -134,6 +144,10 @@ class StateView:
         for key, log_start, next_offset in queries.heads():
             head = self._heads[key] = before.get(key) or Head(log_start, next_offset)
             head.log_start, head.next_offset = log_start, next_offset
+            head.first_open = NO_OPEN
+        for key, first_open in queries.first_open().items():
+            if key in self._heads:
+                self._heads[key].first_open = first_open
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Follow one or more entries, in order."""
@@ -147,6 +161,10 @@ class StateView:
                     head.next_offset = change.next_offset
             elif type(change) is AgentSeen:
                 self._last_positions[change.agent_id] = change.position
+            elif type(change) is OpenMoved:
+                head = heads.get(change.partition_key)
+                if head is not None:
+                    head.first_open = change.first_open
             elif type(change) is RunsMoved:
                 pass
             elif type(change) is TopicChanged:

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import CorruptDataError, NotFoundError
+from penstock.state.command import OffsetWrite
 from penstock.state.commands import (
     CommitOffsets,
     CondemnObjects,
     ExpireProducers,
     ForgetObjects,
-    OffsetWrite,
     SaveGroup,
     TrimLog,
 )

@@ -1,0 +1,83 @@
+"""Questions to the state about transactions.
+
+A part of `Queries`, by inheritance. A file of a version that has no such tables answers as one
+where they are empty.
+"""
+
+from typing import Any, Final
+
+from penstock.model.ids import PartitionKey
+from penstock.state.read.connection import StateConnection
+from penstock.state.rows import OffsetRow
+from penstock.state.transaction_tables import SELECT_TRANSACTIONS, transaction_of_row
+from penstock.state.transactions import AbortedRange, Transaction, TransactionState
+
+_ABORTED: Final = (
+    "SELECT producer_id, first_offset, marker_offset, last_stable FROM aborted"
+    " WHERE partition_key = ? AND marker_offset >= ? ORDER BY marker_offset LIMIT ?"
+)
+
+
+class TransactionQueries(StateConnection):
+    """See the module."""
+
+    def transaction(self, transactional_id: str) -> Transaction | None:
+        """One transactional id."""
+        rows = self._of_transactions(
+            f"{SELECT_TRANSACTIONS} WHERE transactional_id = ?", (transactional_id,)
+        )
+        return transaction_of_row(rows[0]) if rows else None
+
+    def transactions_page(self, after: int, *, limit: int) -> list[Transaction]:
+        """A page of all transactional ids by producer id, past `after` (-1 to begin)."""
+        rows = self._of_transactions(
+            f"{SELECT_TRANSACTIONS} WHERE producer_id > ? ORDER BY producer_id LIMIT ?",
+            (after, limit),
+        )
+        return [transaction_of_row(row) for row in rows]
+
+    def timed_out_transactions(self, time_ms: int, *, limit: int) -> list[Transaction]:
+        """Ongoing transactions whose time-out has passed at a journal time, the oldest first. Reads
+        all transactional ids."""
+        rows = self._of_transactions(
+            f"{SELECT_TRANSACTIONS} WHERE state = ? AND changed_ms + timeout_ms <= ?"
+            " ORDER BY changed_ms, producer_id LIMIT ?",
+            (TransactionState.ONGOING, time_ms, limit),
+        )
+        return [transaction_of_row(row) for row in rows]
+
+    def transaction_partitions(self, producer_id: int) -> dict[PartitionKey, int]:
+        """First offsets of an open transaction by partition; -1: it has no record there."""
+        return dict(
+            self._of_transactions(
+                "SELECT partition_key, first_offset FROM transaction_partitions"
+                " WHERE producer_id = ? ORDER BY partition_key",
+                (producer_id,),
+            )
+        )
+
+    def first_open(self) -> dict[PartitionKey, int]:
+        """The least first offset of what is open, of each partition where something is."""
+        return dict(
+            self._of_transactions(
+                "SELECT partition_key, min(first_offset) FROM transaction_partitions"
+                " WHERE first_offset >= 0 GROUP BY partition_key"
+            )
+        )
+
+    def aborted_from(self, key: PartitionKey, offset: int, *, limit: int) -> list[AbortedRange]:
+        """Aborted transactions of a partition whose markers lie at or past an offset, in order."""
+        rows = self._of_transactions(_ABORTED, (key, offset, limit))
+        return [AbortedRange(*row) for row in rows]
+
+    def pending_offsets(self, group_id: str) -> dict[tuple[bytes, int], OffsetRow]:
+        """Offsets of a group that open transactions hold, by (topic id, partition)."""
+        rows = self._of_transactions(
+            "SELECT topic_id, partition, committed_offset, leader_epoch, metadata, commit_ms"
+            " FROM pending_offsets WHERE group_id = ? ORDER BY producer_id",
+            (group_id,),
+        )
+        return {(row[0], row[1]): OffsetRow(*row[2:]) for row in rows}
+
+    def _of_transactions(self, statement: str, parameters: tuple[object, ...] = ()) -> list[Any]:
+        return self._execute(statement, parameters) if self._has_transactions else []

@@ -1,0 +1,117 @@
+"""Transactions as values: their states, and markers as rows of runs. Pure.
+
+See docs/transactions.md.
+"""
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.records.markers import MARKER_BYTES, marker_batch, marker_crc
+from penstock.records.sums import MULTIPLIER, SUM_MASK, SUM_SHIFT
+
+PARTITIONS_MAX: Final = 10_000
+"""The greatest `transaction.partitions.max`, and the default: an end of so many partitions and
+offsets is applied in less than 100 ms."""
+PARTITIONS_MAX_CONFIG: Final = "transaction.partitions.max"
+NO_OPEN: Final = -1
+"""First open offset of a partition without an open transaction; first offset of a transaction in a
+partition where it has no record."""
+EPOCH_EXHAUSTED: Final = (1 << 15) - 2
+"""From this epoch on a producer gets a new id instead of the next epoch: the one above is of the
+markers that end what is still open."""
+
+
+class TransactionState(enum.IntEnum):
+    """The states of a transactional id. The numbers are state."""
+
+    EMPTY = 0
+    ONGOING = 1
+    COMMITTED = 2
+    ABORTED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transactional id. `last_epoch` and `last_producer_id`: what the producer had before, for
+    calls that are sent again; -1: they matter no more. `since`: position of the entry that last
+    changed the state; `changed_ms`: journal time there; `added`: partitions and groups of the open
+    transaction, `offsets`: pending ones."""
+
+    producer_id: int
+    transactional_id: str
+    epoch: int
+    last_epoch: int
+    last_producer_id: int
+    state: TransactionState
+    timeout_ms: int
+    since: int
+    changed_ms: int
+    added: int
+    offsets: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedRange:
+    """A transaction that was aborted in a partition: its records lie in [first_offset,
+    marker_offset)."""
+
+    producer_id: int
+    first_offset: int
+    marker_offset: int
+    last_stable: int
+    """Last stable offset after the marker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The end of a transaction in a partition, as a row of `wal_runs` names it."""
+
+    producer_id: int
+    producer_epoch: int
+    commits: bool
+    time_ms: int
+
+    @property
+    def generation(self) -> int:
+        """The row has this number, below 0, in place of a WAL's generation."""
+        return -1 - (self.producer_epoch << 1 | self.commits)
+
+    @property
+    def crc(self) -> int:
+        """The CRC-32C in the batch's header, whatever the offset."""
+        return marker_crc(
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            commits=self.commits,
+            time_ms=self.time_ms,
+        )
+
+    def batch(self, *, base_offset: int, leader_epoch: int) -> bytes:
+        """The marker's record batch, final."""
+        return marker_batch(
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            commits=self.commits,
+            time_ms=self.time_ms,
+        )
+
+
+def is_marker(generation: int) -> bool:
+    """Whether a run's row is that of a marker, which lies in no WAL and no object."""
+    return generation < 0
+
+
+def marker_of(generation: int, position: int, max_timestamp: int) -> Marker:
+    """Read the marker that a row of `wal_runs` stands for."""
+    packed = -1 - generation
+    return Marker(position, packed >> 1, bool(packed & 1), max_timestamp)
+
+
+def marker_sum(seed: int, base_offset: int, crc: int) -> int:
+    """The sum of a marker's run. Equals `penstock.records.sums.batch_sum`, with a seed that has the
+    leader epoch in it, as `penstock.state.tables.PartitionRow` keeps it."""
+    product = (seed + base_offset) * ((crc << 32 | MARKER_BYTES) ^ MULTIPLIER)
+    return (product ^ product >> SUM_SHIFT) & SUM_MASK

@@ -1,0 +1,356 @@
+"""Transactions in plain dicts and lists: every record by itself, nothing cached, nothing joined.
+
+Written from the tables of docs/transactions.md, not from the code.
+"""
+
+from dataclasses import dataclass, field
+
+from penstock.state.answers import (
+    AnyAnswer,
+    BatchStatus,
+    Done,
+    LogTrimmed,
+    OffsetsCommitted,
+    Refusal,
+    Refused,
+    RunsCommitted,
+    TransactionsAborted,
+    TransactionSettled,
+)
+from penstock.state.commands import (
+    ADDS_ITSELF,
+    TRANSACTIONAL,
+    AnyCommand,
+    CommitOffsets,
+    CommitRuns,
+    DeleteTopic,
+    TrimLog,
+)
+from penstock.state.transaction_commands import (
+    AbortTransactions,
+    AddToTransaction,
+    CommitToTransaction,
+    EndTransaction,
+    ExpireTransactions,
+    InitTransaction,
+)
+
+LAST_EPOCH = 32_766
+Place = tuple[str, bytes, int]
+
+
+@dataclass
+class Record:
+    """One offset of a partition. `open_in`: the transaction that it is in, by its begin."""
+
+    producer: int
+    open_in: object = None
+    marker: bool | None = None
+    """Of a marker: whether it commits."""
+
+
+@dataclass
+class Open:
+    """A transaction that is ongoing."""
+
+    partitions: set[int] = field(default_factory=set)
+    groups: set[str] = field(default_factory=set)
+    pending: dict[Place, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass
+class Owner:
+    """A transactional id."""
+
+    producer: int
+    epoch: int
+    since: int
+    changed: int
+    before: tuple[int, int] | None = None
+    """The producer id and epoch that the last answer took the place of."""
+    state: str = "empty"
+    open: Open | None = None
+
+
+class Model:
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.owners: dict[str, Owner] = {}
+        self.next_producer = 0
+        self.logs: dict[int, list[Record]] = {}
+        self.starts: dict[int, int] = {}
+        self.topics: dict[bytes, list[int]] = {}
+        self.sequences: dict[tuple[int, int], tuple[int, int]] = {}
+        """By partition and producer: epoch and next sequence."""
+        self.ranges: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {}
+        """By partition, producer and epoch: first sequence, count and base offset."""
+        self.offsets: dict[Place, tuple[int, int]] = {}
+        self.aborted: set[int] = set()
+        """Identities of transactions that were aborted."""
+        self.committed: set[int] = set()
+
+    def apply(self, command: AnyCommand, position: int, time_ms: int) -> AnyAnswer:
+        match command:
+            case InitTransaction():
+                return self.init(command, position, time_ms)
+            case AddToTransaction():
+                return self.add(command, position, time_ms)
+            case CommitToTransaction():
+                return self.commit_offsets(command, position, time_ms)
+            case EndTransaction():
+                return self.end(command, position, time_ms)
+            case AbortTransactions():
+                aborted = 0
+                for name, producer, epoch, since in command.items:
+                    owner = self.owners.get(name)
+                    if (
+                        owner
+                        and owner.open
+                        and (owner.producer, owner.epoch, owner.since) == (producer, epoch, since)
+                    ):
+                        self.close(owner, False, position, time_ms)
+                        owner.epoch += 1
+                        owner.before = None
+                        aborted += 1
+                return TransactionsAborted(len(command.items), aborted)
+            case ExpireTransactions():
+                for name, producer, epoch, changed in command.items:
+                    owner = self.owners.get(name)
+                    if (
+                        owner
+                        and not owner.open
+                        and (owner.producer, owner.epoch, owner.changed)
+                        == (producer, epoch, changed)
+                    ):
+                        del self.owners[name]
+                return Done()
+            case CommitRuns():
+                return RunsCommitted(
+                    [
+                        list(self.produce(run.partition_key, run.batches, position, time_ms))
+                        for run in command.runs
+                    ]
+                )
+            case CommitOffsets():
+                for write in command.offsets:
+                    place = (command.group_id, write.topic_id, write.partition)
+                    self.offsets[place] = (write.offset, time_ms)
+                return OffsetsCommitted([0] * len(command.offsets))
+            case DeleteTopic():
+                for key in self.topics.pop(command.topic_id):
+                    del self.logs[key], self.starts[key]
+                for place in [place for place in self.offsets if place[1] == command.topic_id]:
+                    del self.offsets[place]
+                return Done()
+            case TrimLog():
+                key, start = command.items
+                self.starts[key] = max(self.starts[key], start)
+                return LogTrimmed([self.starts[key]])
+        raise AssertionError(command)
+
+    # -- each command --------------------------------------------------------------------------
+
+    def init(self, command: InitTransaction, position: int, time_ms: int) -> AnyAnswer:
+        owner = self.owners.get(command.transactional_id)
+        if owner is None:
+            owner = Owner(self.new_producer(), 0, position, time_ms)
+            self.owners[command.transactional_id] = owner
+            return self.answer(owner)
+        has = (command.producer_id, command.epoch)
+        if command.producer_id >= 0 and has != (owner.producer, owner.epoch):
+            if has == owner.before and not owner.open:
+                return self.answer(owner)
+            return Refused(Refusal.FENCED_PRODUCER)
+        if owner.open:
+            self.close(owner, False, position, time_ms)
+        self.move_on(owner)
+        if command.producer_id < 0:
+            owner.before = None
+        owner.state, owner.since, owner.changed = "empty", position, time_ms
+        return self.answer(owner)
+
+    def add(self, command: AddToTransaction, position: int, time_ms: int) -> AnyAnswer:
+        owner = self.owners.get(command.transactional_id)
+        refused = self.refuse(owner, command)
+        if refused or owner is None:
+            return refused or Refused(Refusal.PRODUCER_ID_MISMATCH)
+        if any(key not in self.logs for key in command.partitions):
+            return Refused(Refusal.UNKNOWN_PARTITION)
+        now = owner.open or Open()
+        partitions = now.partitions | set(command.partitions)
+        groups = now.groups | set(command.groups)
+        if len(partitions) + len(groups) > self.most:
+            return Refused(Refusal.TRANSACTION_TOO_LARGE)
+        self.begin(owner, position, time_ms)
+        assert owner.open
+        owner.open.partitions, owner.open.groups = partitions, groups
+        return self.answer(owner)
+
+    def commit_offsets(
+        self, command: CommitToTransaction, position: int, time_ms: int
+    ) -> AnyAnswer:
+        owner = self.owners.get(command.transactional_id)
+        refused = self.refuse(owner, command)
+        if refused or owner is None:
+            return refused or Refused(Refusal.PRODUCER_ID_MISMATCH)
+        now = owner.open or Open()
+        if not command.adds_group and command.group_id not in now.groups:
+            return Refused(Refusal.INVALID_TRANSACTION_STATE)
+        codes = [
+            0 if write.topic_id in self.topics else int(Refusal.UNKNOWN_TOPIC)
+            for write in command.offsets
+        ]
+        new = {
+            (command.group_id, write.topic_id, write.partition): (write.offset, time_ms)
+            for write, code in zip(command.offsets, codes, strict=True)
+            if not code
+        }
+        groups = now.groups | {command.group_id}
+        if (
+            len(now.partitions) + len(groups) > self.most
+            or len(now.pending | new) > self.most
+            or len(command.offsets) > self.most
+        ):
+            return Refused(Refusal.TRANSACTION_TOO_LARGE)
+        self.begin(owner, position, time_ms)
+        assert owner.open
+        owner.open.groups = groups
+        owner.open.pending |= new
+        return OffsetsCommitted(codes)
+
+    def end(self, command: EndTransaction, position: int, time_ms: int) -> AnyAnswer:
+        owner = self.owners.get(command.transactional_id)
+        if owner is None:
+            return Refused(Refusal.PRODUCER_ID_MISMATCH)
+        same = owner.state == ("committed" if command.commits else "aborted")
+        has = (command.producer_id, command.epoch)
+        invalid = Refused(Refusal.INVALID_TRANSACTION_STATE)
+        if command.bumps and has == owner.before and owner.state in ("committed", "aborted"):
+            return self.answer(owner) if same else invalid
+        refused = self.refuse(owner, command)
+        if refused:
+            return refused
+        if not owner.open:
+            if not command.bumps:
+                return self.answer(owner) if same else invalid
+            if command.commits:
+                return invalid
+        self.close(owner, command.commits, position, time_ms)
+        if command.bumps:
+            self.move_on(owner)
+        return self.answer(owner)
+
+    def produce(self, key: int, batches: list[int], position: int, time_ms: int) -> list[int]:
+        assert len(batches) == 6
+        _, count, _, producer, flagged, sequence = batches
+        log = self.logs.get(key)
+        if log is None:
+            return [BatchStatus.REFUSED, Refusal.UNKNOWN_PARTITION]
+        epoch = flagged & 0x7FFF if flagged > 0 else flagged
+        found = [owner for owner in self.owners.values() if owner.producer == producer]
+        if producer >= 0 and flagged & TRANSACTIONAL:
+            if not found:
+                return [BatchStatus.REFUSED, Refusal.PRODUCER_ID_MISMATCH]
+            owner = found[0]
+            if epoch != owner.epoch:
+                return [BatchStatus.REFUSED, Refusal.FENCED_PRODUCER]
+            now = owner.open or Open()
+            adds = bool(flagged & ADDS_ITSELF)
+            if key not in now.partitions:
+                if not adds:
+                    return [BatchStatus.REFUSED, Refusal.INVALID_TRANSACTION_STATE]
+                if len(now.partitions) + len(now.groups) + 1 > self.most:
+                    return [BatchStatus.REFUSED, Refusal.TRANSACTION_TOO_LARGE]
+            known = self.sequences.get((key, producer))
+            for first, before, base in self.ranges.get((key, producer, epoch), [])[-5:]:
+                if known is not None and known[0] == epoch and (first, before) == (sequence, count):
+                    return [BatchStatus.DUPLICATE, base]
+            out_of_order = (
+                adds and sequence != 0
+                if known is None
+                else sequence != (0 if epoch > known[0] else known[1])
+            )
+            if out_of_order:
+                return [BatchStatus.REFUSED, Refusal.OUT_OF_ORDER_SEQUENCE]
+            self.begin(owner, position, time_ms)
+            assert owner.open
+            owner.open.partitions.add(key)
+            self.sequences[(key, producer)] = (epoch, sequence + count)
+            written = self.ranges.setdefault((key, producer, epoch), [])
+            written.append((sequence, count, len(log)))
+        base = len(log)
+        inside = found[0].open if producer >= 0 and flagged & TRANSACTIONAL else None
+        log += [Record(producer, inside) for _ in range(count)]
+        return [BatchStatus.STORED, base]
+
+    # -- what they share -----------------------------------------------------------------------
+
+    def refuse(
+        self,
+        owner: Owner | None,
+        command: AddToTransaction | CommitToTransaction | EndTransaction,
+    ) -> Refused | None:
+        if owner is None or owner.producer != command.producer_id:
+            return Refused(Refusal.PRODUCER_ID_MISMATCH)
+        if owner.epoch != command.epoch:
+            return Refused(Refusal.FENCED_PRODUCER)
+        if 0 <= command.seen_position < owner.since:
+            return Refused(Refusal.STALE_CONNECTION)
+        return None
+
+    def begin(self, owner: Owner, position: int, time_ms: int) -> None:
+        if not owner.open:
+            owner.open = Open()
+            owner.state, owner.since, owner.changed = "ongoing", position, time_ms
+
+    def close(self, owner: Owner, commits: bool, position: int, time_ms: int) -> None:
+        now = owner.open
+        if now:
+            for key in sorted(now.partitions):
+                log = self.logs.get(key, [])
+                if any(record.open_in is now for record in log):
+                    log.append(Record(owner.producer, now, marker=commits))
+            (self.committed if commits else self.aborted).add(id(now))
+            self._kept = [*getattr(self, "_kept", []), now]  # identities stay apart
+            for place, (offset, written_ms) in now.pending.items() if commits else ():
+                if place[1] in self.topics and written_ms >= self.offsets.get(place, (0, 0))[1]:
+                    self.offsets[place] = (offset, written_ms)
+        owner.open = None
+        owner.state = "committed" if commits else "aborted"
+        owner.since, owner.changed = position, time_ms
+
+    def move_on(self, owner: Owner) -> None:
+        owner.before = (owner.producer, owner.epoch)
+        if owner.epoch >= LAST_EPOCH:
+            owner.producer, owner.epoch = self.new_producer(), 0
+        else:
+            owner.epoch += 1
+
+    def new_producer(self) -> int:
+        self.next_producer += 1
+        return self.next_producer - 1
+
+    def answer(self, owner: Owner) -> TransactionSettled:
+        return TransactionSettled(owner.producer, owner.epoch, owner.since)
+
+    # -- what readers see ----------------------------------------------------------------------
+
+    def last_stable(self, key: int) -> int:
+        log = self.logs[key]
+        ended = self.aborted | self.committed
+        firsts = [
+            offset
+            for offset, record in enumerate(log)
+            if record.open_in is not None and id(record.open_in) not in ended
+        ]
+        return max(self.starts[key], min(firsts, default=len(log)))
+
+    def visible(self, key: int) -> list[int]:
+        """Offsets that a reader of committed records gets."""
+        return [
+            offset
+            for offset, record in enumerate(self.logs[key])
+            if self.starts[key] <= offset < self.last_stable(key)
+            and record.marker is None
+            and id(record.open_in) not in self.aborted
+        ]
