@@ -14,11 +14,9 @@ The command has generation and protocol type as fields as well, for those who re
 
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
-from penstock.model.errors import CorruptDataError
-from penstock.model.malformed import MALFORMED
+from penstock.groups.versioned_state import VersionedState
 
 STATE_VERSION: Final = 1
 
@@ -44,14 +42,12 @@ class DurableGroup(Struct, frozen=True, array_like=True):
     members: list[DurableMember]
 
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(DurableGroup)
-_VERSION_BYTE: Final = bytes([STATE_VERSION])
+_STATE: Final = VersionedState("group", DurableGroup, version=STATE_VERSION)
 
 
 def encode_state(group: DurableGroup) -> bytes:
     """The bytes to journal."""
-    return _VERSION_BYTE + _encoder.encode(group)
+    return _STATE.encode(group)
 
 
 def decode_state(state: bytes, *, group_id: str) -> DurableGroup:
@@ -60,16 +56,4 @@ def decode_state(state: bytes, *, group_id: str) -> DurableGroup:
     Raises:
         CorruptDataError: an unknown version, or damaged bytes.
     """
-    if not state:
-        return DurableGroup("", "", [])
-    if state[0] != STATE_VERSION:
-        raise CorruptDataError(
-            "read group",
-            group_id,
-            f"version {state[0]}, this release knows {STATE_VERSION}",
-            "open it with the release that wrote it, or a later one",
-        )
-    try:
-        return _decoder.decode(memoryview(state)[1:])
-    except MALFORMED as error:
-        raise CorruptDataError("read group", group_id, f"{len(state)} bytes: {error}") from error
+    return _STATE.decode(state, subject=group_id) if state else DurableGroup("", "", [])

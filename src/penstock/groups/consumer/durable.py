@@ -12,13 +12,11 @@ end, with a default.
 
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from penstock.groups.consumer.messages import SaveMembers
 from penstock.groups.subscription import CONSUMER_PROTOCOL_TYPE
-from penstock.model.errors import CorruptDataError
-from penstock.model.malformed import MALFORMED
+from penstock.groups.versioned_state import VersionedState
 from penstock.state import commands
 from penstock.state.rows import GroupKind
 
@@ -37,9 +35,7 @@ class DurableConsumerGroup(Struct, frozen=True, array_like=True):
     is_partial: bool
 
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(DurableConsumerGroup)
-_VERSION_BYTE: Final = bytes([STATE_VERSION])
+_STATE: Final = VersionedState("group", DurableConsumerGroup, version=STATE_VERSION)
 
 
 def decode_group(state: bytes, *, group_id: str) -> DurableConsumerGroup:
@@ -48,17 +44,7 @@ def decode_group(state: bytes, *, group_id: str) -> DurableConsumerGroup:
     Raises:
         CorruptDataError: an unknown version, or damaged bytes.
     """
-    if state[:1] != _VERSION_BYTE:
-        raise CorruptDataError(
-            "read group",
-            group_id,
-            f"version {state[0] if state else 'missing'}, this release knows {STATE_VERSION}",
-            "open it with the release that wrote it, or a later one",
-        )
-    try:
-        return _decoder.decode(memoryview(state)[1:])
-    except MALFORMED as error:
-        raise CorruptDataError("read group", group_id, f"{len(state)} bytes: {error}") from error
+    return _STATE.decode(state, subject=group_id)
 
 
 def commands_of(
@@ -97,7 +83,7 @@ def commands_of(
                 protocol_type=CONSUMER_PROTOCOL_TYPE,
                 kind=GroupKind.CONSUMER,
                 empty=save.is_empty and is_last,
-                state=_VERSION_BYTE + _encoder.encode(state),
+                state=_STATE.encode(state),
                 rows=some_rows,
                 removed=some_removed,
                 shard_epoch=shard_epoch,

@@ -7,13 +7,11 @@ order. Fields are only ever added at the end, with a default.
 import enum
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from penstock.groups.consumer import partitions
 from penstock.groups.consumer.partitions import NONE, Partitions
-from penstock.model.errors import CorruptDataError
-from penstock.model.malformed import MALFORMED
+from penstock.groups.versioned_state import VersionedState
 
 ROW_VERSION: Final = 1
 
@@ -87,15 +85,13 @@ class MemberRow(Struct, frozen=True, array_like=True):
     rack: str
     epoch: int
     previous_epoch: int
-    state: int
+    state: MemberState
     assigned: list[tuple[bytes, list[int]]]
     revoking: list[tuple[bytes, list[int]]]
     target: list[tuple[bytes, list[int]]]
 
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(MemberRow)
-_VERSION_BYTE: Final = bytes([ROW_VERSION])
+_ROW: Final = VersionedState("member", MemberRow, version=ROW_VERSION)
 
 
 def encode_member(member: ConsumerMember) -> bytes:
@@ -117,7 +113,7 @@ def encode_member(member: ConsumerMember) -> bytes:
         revoking=partitions.pack(member.revoking),
         target=partitions.pack(member.target),
     )
-    return _VERSION_BYTE + _encoder.encode(row)
+    return _ROW.encode(row)
 
 
 def decode_member(member_id: str, body: bytes, *, group_id: str) -> ConsumerMember:
@@ -126,19 +122,7 @@ def decode_member(member_id: str, body: bytes, *, group_id: str) -> ConsumerMemb
     Raises:
         CorruptDataError: an unknown version, or damaged bytes.
     """
-    subject = f"member {member_id} of group {group_id}"
-    if not body or body[0] != ROW_VERSION:
-        raise CorruptDataError(
-            "read member",
-            subject,
-            f"version {body[0] if body else 'missing'}, this release knows {ROW_VERSION}",
-            "open it with the release that wrote it, or a later one",
-        )
-    try:
-        row = _decoder.decode(memoryview(body)[1:])
-        state = MemberState(row.state)
-    except (*MALFORMED, ValueError) as error:
-        raise CorruptDataError("read member", subject, f"{len(body)} bytes: {error}") from error
+    row = _ROW.decode(body, subject=f"member {member_id} of group {group_id}")
     return ConsumerMember(
         member_id=member_id,
         instance_id=row.instance_id,
@@ -148,7 +132,7 @@ def decode_member(member_id: str, body: bytes, *, group_id: str) -> ConsumerMemb
         subscription=Subscription(tuple(row.topics), row.regex, row.assignor, row.rack),
         epoch=row.epoch,
         previous_epoch=row.previous_epoch,
-        state=state,
+        state=row.state,
         assigned=partitions.unpack(row.assigned),
         revoking=partitions.unpack(row.revoking),
         target=partitions.unpack(row.target),

@@ -1,0 +1,103 @@
+"""The loop over groups that DescribeGroups and ConsumerGroupDescribe share."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import ClassVar, Generic, TypeVar
+
+from penstock.groups.errors import GroupError
+from penstock.groups.ownership import told
+from penstock.kafka import confirmed as fresh
+from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
+from penstock.kafka.context import RequestContext
+from penstock.kafka.long_answer import Answer
+from penstock.kafka.wire.encode import Entity
+from penstock.model.errors import PenstockError
+
+G = TypeVar("G")
+
+
+class GroupDescriber(ABC, Generic[G]):
+    """Describes groups of one kind.
+
+    Args:
+        types: the classes of the answer's version.
+    """
+
+    group_bytes: ClassVar[int]
+    """The most bytes of a group in the answer, without its texts and members."""
+
+    def __init__(self, context: RequestContext, types: ModuleType) -> None:
+        self.context = context
+        self.types = types
+
+    @abstractmethod
+    def find(self, group_id: str) -> G | None:
+        """Return a group of the kind. Raises: NotServedError: another agent coordinates it."""
+
+    @abstractmethod
+    async def members_bound(self, group: G) -> int:
+        """The most bytes of a group's members in the answer."""
+
+    @abstractmethod
+    def described(self, group: G) -> tuple[Entity, int]:
+        """Describe a group, and count its members."""
+
+    @abstractmethod
+    def absent(self, group_id: str, error: GroupError) -> Entity:
+        """Describe a group of which this agent knows nothing now."""
+
+    @abstractmethod
+    def missing(self, group_id: str) -> Entity:
+        """Describe a group that `find` didn't find."""
+
+    async def answer(
+        self, named: Iterable[str], answer: Callable[[tuple[Entity, ...]], Entity]
+    ) -> Answer:
+        """Describe each group by itself.
+
+        Args:
+            answer: makes the answer of the groups.
+        """
+        turns = self.context.broker.turns
+        # Named twice, a group is described once: its members cost far more than its name.
+        group_ids = dict.fromkeys(named)
+        is_known = await fresh.confirm(self.context)
+        waiting = self.context.reserve_answer(await self._bound(group_ids))
+        if waiting is not None:
+            return waiting
+        described = []
+        async for group_id in turns.each(group_ids):
+            if not is_known:
+                described.append(self.absent(group_id, GroupError.COORDINATOR_NOT_AVAILABLE))
+                continue
+            group, member_count = self._described(group_id)
+            described.append(group)
+            if turns.spend(member_count, rows=1):
+                await turns.wait()
+        return answer(tuple(described))
+
+    def _described(self, group_id: str) -> tuple[Entity, int]:
+        try:
+            group = self.find(group_id)
+        except PenstockError as failure:
+            return self.absent(group_id, told(failure)), 0
+        return (self.missing(group_id), 0) if group is None else self.described(group)
+
+    async def _bound(self, group_ids: Iterable[str]) -> int:
+        """The most bytes of the answer."""
+        turns = self.context.broker.turns
+        found = BASE_BYTES
+        async for group_id in turns.each(group_ids):
+            # An error's message says the group's name once more.
+            found += self.group_bytes + 2 * text_bytes(group_id)
+            try:
+                group = self.find(group_id)
+            except PenstockError:
+                continue
+            if group is None:
+                continue
+            found += await self.members_bound(group)
+            if turns.spend(rows=1):
+                await turns.wait()
+        return found
