@@ -248,7 +248,9 @@ class ClusterAgent:
             advertised_port=9092,
             settings=KafkaSettings(auto_create_topics=False, confirm_timeout_s=2.0),
             heads=self.order,
-            cluster=ClusterNodes(me=self.agent_id, view=self.view, coordinators=self.shards),
+            cluster=ClusterNodes(
+                me=self.agent_id, view=self.view, coordinator_of=self.shards.coordinator
+            ),
         )
         self.serves = True
 

@@ -34,7 +34,7 @@ class Company:
         self.nodes = ClusterNodes(
             me=foundation.agent_id,
             view=foundation.view,
-            coordinators=self.shards,
+            coordinator_of=self.shards.coordinator,
             is_cut_off=self._is_cut_off,
             is_alone=lambda: self.is_alone,
             quiet=lambda: self.quiet_agents,

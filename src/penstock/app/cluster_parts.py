@@ -7,7 +7,7 @@ together on them. They are closed in the reverse order.
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,9 +19,7 @@ from penstock.agent.jobs import Job
 from penstock.agent.patience import until_answered
 from penstock.agent.settings import ClusterSettings
 from penstock.app.agent_id import agent_id
-from penstock.app.joining import (
-    agent_sources,
-)
+from penstock.app.joining import agent_sources
 from penstock.app.opening import Opening
 from penstock.app.parts import Environment, Parts
 from penstock.app.wal_report import WalReport, of_agent
@@ -153,17 +151,8 @@ class ClusterParts(Parts):
 
     def repair_sources(self) -> "RepairSources":
         """See `Parts`."""
-        from penstock.app.http.repair_api import RepairSources
-
-        return RepairSources(
-            damage=self.log.damage_repair,
-            scan=self.log.care.scan,
-            rebuilt=self.log.rebuilt_records,
-            lost_ranges=self.log.lost_ranges,
-            topic_id_of=self.log.topic_id_of,
-            partition_name=self.log.partition_name,
-            histories=self.foundation.history_repair,
-        )
+        histories = self.foundation.history_repair
+        return replace(Parts.repair_sources(self), histories=histories, without_secret=False)
 
     def peer_sources(self) -> "PeerSources":
         """See `Parts`."""

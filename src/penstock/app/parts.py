@@ -168,7 +168,7 @@ class Parts(ABC):
 
         return RepairSources(
             damage=self.log.damage_repair,
-            scan=self.log.care.scan,
+            care=self.log.care,
             rebuilt=self.log.rebuilt_records,
             lost_ranges=self.log.lost_ranges,
             topic_id_of=self.log.topic_id_of,

@@ -59,14 +59,6 @@ class Nodes(Protocol):
         ...
 
 
-class Coordinators(Protocol):
-    """`penstock.groups.shards.ShardKeeper`, as far as it is needed here."""
-
-    def coordinator(self, group_id: str) -> int | None:
-        """The live agent that coordinates a group."""
-        ...
-
-
 class OneNode:
     """A server that stands alone.
 
@@ -116,7 +108,7 @@ class ClusterNodes:
         *,
         me: int,
         view: "StateView",
-        coordinators: Coordinators,
+        coordinator_of: Callable[[str], int | None],
         is_cut_off: Callable[[], bool] = lambda: False,
         is_alone: Callable[[], bool] = lambda: False,
         quiet: Callable[[], frozenset[int]] = frozenset,
@@ -124,6 +116,7 @@ class ClusterNodes:
         """
         Args:
             me: this agent's id.
+            coordinator_of: returns the live agent that coordinates a group.
             quiet: agents that have missed a beat, and may be gone: what is decided about them
                 comes later, and until then clients are sent to others, while there are any.
             is_cut_off: whether the journal has been away from this agent for long: then clients
@@ -137,7 +130,7 @@ class ClusterNodes:
         self._quiet = quiet
         self._were_quiet: frozenset[int] = frozenset()
         self._view = view
-        self._coordinators = coordinators
+        self._coordinator_of = coordinator_of
         self._generation = -1
         self._nodes: dict[int, Node] = {}
         self._places: list[Place] = []
@@ -172,7 +165,7 @@ class ClusterNodes:
     def coordinator(self, group_id: str) -> Node | None:
         """See `Nodes`."""
         self._follow()
-        owner = self._coordinators.coordinator(group_id)
+        owner = self._coordinator_of(group_id)
         return None if owner is None else self._nodes.get(owner)
 
     def is_far(self, zone: str) -> bool:

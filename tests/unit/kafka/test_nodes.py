@@ -35,9 +35,8 @@ def nodes_of(
         for number in range(1, count + 1)
     ]
     view: Any = SimpleNamespace(agents=lambda: agents, agents_generation=1)
-    coordinators: Any = SimpleNamespace(coordinator=lambda group_id: 1)
     return ClusterNodes(
-        me=1, view=view, coordinators=coordinators, is_cut_off=lambda: cut_off[0], quiet=quiet
+        me=1, view=view, coordinator_of=lambda _: 1, is_cut_off=lambda: cut_off[0], quiet=quiet
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Annotated, Final, Literal, Protocol
+from typing import Annotated, Final, Literal
 
 import msgspec
 from starlette.requests import Request
@@ -12,7 +12,8 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.app.http.agents_api import answered, json_response
 from penstock.app.http.connection import read_body
-from penstock.app.http.progress_lines import CONTENT_TYPE, Progress, progress_lines
+from penstock.app.http.progress_lines import CONTENT_TYPE, progress_lines
+from penstock.log.damage.care import DamageCare
 from penstock.log.damage.noted_ranges import NotedRanges
 from penstock.log.damage.rebuilt_records import REBUILT_BYTES_MAX, RebuiltRecords
 from penstock.log.damage.repair import DamagedRun, DamageRepair, Place
@@ -21,22 +22,12 @@ from penstock.model.errors import InvalidRequestError
 from penstock.model.ids import PartitionKey, partition_of
 
 
-class Scan(Protocol):
-    """Reads everything that is stored once: `penstock.log.damage.care.DamageCare.scan`."""
-
-    def __call__(
-        self, *, bytes_per_s: int, reads_objects: bool, progress: Progress
-    ) -> Awaitable[dict[str, object]]:
-        """See there."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairSources:
     """The functions that answer the calls. None: this server can't have damage of that kind."""
 
     damage: DamageRepair | None = None
-    scan: Scan | None = None
+    care: DamageCare | None = None
     rebuilt: RebuiltRecords | None = None
     lost_ranges: NotedRanges | None = None
     topic_id_of: Callable[[PartitionKey], bytes | None] = lambda _: None
@@ -146,8 +137,10 @@ def _damage_routes(sources: RepairSources) -> Sequence[BaseRoute]:
 
     async def scan(request: Request) -> Response:
         wanted = msgspec.json.decode(await read_body(request), type=ScanRequest)
-        assert sources.scan is not None
-        work = partial(sources.scan, bytes_per_s=wanted.bytes_per_s, reads_objects=wanted.objects)
+        assert sources.care is not None
+        work = partial(
+            sources.care.scan, bytes_per_s=wanted.bytes_per_s, reads_objects=wanted.objects
+        )
         lines = progress_lines(lambda progress: work(progress=progress), result="scanned")
         return StreamingResponse(lines, media_type=CONTENT_TYPE)
 
@@ -184,7 +177,7 @@ def _damage_routes(sources: RepairSources) -> Sequence[BaseRoute]:
         return json_response({"filled": rebuilt.filled, "lost": rebuilt.lost})
 
     routes = [Route("/v1/repair/damage", answered(damage), methods=["POST"])]
-    if sources.scan is not None:
+    if sources.care is not None:
         routes.append(Route("/v1/repair/scan", answered(scan), methods=["POST"]))
     if sources.rebuilt is not None:
         routes.append(Route("/v1/repair/lost", answered(lost), methods=["POST"]))
