@@ -341,8 +341,8 @@ class Log:
         return self.partitions.high_watermark(key)
 
     def last_stable_offset(self, key: PartitionKey) -> int:
-        """Return the high watermark, until there are transactions. Raises: NotFoundError."""
-        return self.partitions.high_watermark(key)
+        """See `Partitions`."""
+        return self.partitions.last_stable_offset(key)
 
     def log_start(self, key: PartitionKey) -> int:
         """See `Partitions`."""

@@ -15,6 +15,10 @@ class Partitions:
         """Return the offset after the last record. Raises: NotFoundError."""
         return self._head(key).next_offset
 
+    def last_stable_offset(self, key: PartitionKey) -> int:
+        """Return the offset below which every transaction has ended. Raises: NotFoundError."""
+        return self._head(key).last_stable
+
     def log_start(self, key: PartitionKey) -> int:
         """Return the first offset that may be read. Raises: NotFoundError."""
         return self._head(key).log_start

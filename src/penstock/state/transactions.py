@@ -9,6 +9,7 @@ from typing import Final
 
 from penstock.records.markers import MARKER_BYTES, marker_batch, marker_crc
 from penstock.records.sums import MULTIPLIER, SUM_MASK, SUM_SHIFT
+from penstock.state.rows import StoredRun
 
 PARTITIONS_MAX: Final = 10_000
 """The greatest `transaction.partitions.max`, and the default: an end of so many partitions and
@@ -104,10 +105,10 @@ def is_marker(generation: int) -> bool:
     return generation < 0
 
 
-def marker_of(generation: int, position: int, max_timestamp: int) -> Marker:
+def marker_of_run(run: StoredRun) -> Marker:
     """Read the marker that a row of `wal_runs` stands for."""
-    packed = -1 - generation
-    return Marker(position, packed >> 1, bool(packed & 1), max_timestamp)
+    packed = -1 - run.generation
+    return Marker(run.position, packed >> 1, bool(packed & 1), run.max_timestamp)
 
 
 def marker_sum(seed: int, base_offset: int, crc: int) -> int:

@@ -6,10 +6,12 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.model.ids import PartitionKey
 from penstock.records.batch import CONTROL, TRANSACTIONAL
 from penstock.records.markers import MARKER_BYTES, marker_batch, marker_crc
 from penstock.records.sums import batch_sum, epoch_seed, partition_seed
-from penstock.state.transactions import Marker, is_marker, marker_of, marker_sum
+from penstock.state.rows import StoredRun
+from penstock.state.transactions import Marker, is_marker, marker_of_run, marker_sum
 
 int64 = st.integers(0, (1 << 63) - 1)
 epochs = st.integers(0, (1 << 15) - 1)
@@ -49,7 +51,10 @@ def test_a_row_gives_the_marker_back(
     marker = Marker(producer_id, epoch, commits, time_ms)
     assert is_marker(marker.generation)
     assert not is_marker(0)
-    assert marker_of(marker.generation, producer_id, time_ms) == marker
+    run = StoredRun(
+        PartitionKey(1), offset, offset + 1, marker.generation, "", producer_id, 78, time_ms, 1
+    )
+    assert marker_of_run(run) == marker
     written = marker.batch(base_offset=offset, leader_epoch=leader_epoch)
     assert struct.unpack_from(">I", written, 17)[0] == marker.crc == crc32c(written[21:])
     assert marker.crc == marker_crc(

@@ -36,7 +36,7 @@ from penstock.state.transactions import (
     Marker,
     TransactionState,
     is_marker,
-    marker_of,
+    marker_of_run,
 )
 from support.simulated.randomness import SeededRandom
 from support.state_rows import condemned_objects, group_offsets
@@ -283,7 +283,7 @@ def test_the_transactions_of_version_7(tmp_path: Path) -> None:
         assert queries.first_open() == {key: 9}
         assert queries.aborted_from(key, 0, limit=9) == [AbortedRange(second.producer_id, 7, 12, 9)]
         markers = [
-            (run.base_offset, marker_of(run.generation, run.position, run.max_timestamp))
+            (run.base_offset, marker_of_run(run))
             for run in queries.runs_from(key, 0, limit=99)
             if is_marker(run.generation)
         ]

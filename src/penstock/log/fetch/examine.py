@@ -15,6 +15,7 @@ from penstock.log.fetch.run_checks import RunChecks
 from penstock.log.fetch.whole_runs import BadRunError, read_wal_run
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.state.rows import StoredRun
+from penstock.state.transactions import is_marker
 from penstock.wal import WalReader
 
 PIECE_BYTES: Final = 4 << 20
@@ -42,7 +43,7 @@ class Examiner:
 
     def can_read(self, run: StoredRun) -> bool:
         """Return whether the run's place can be read here: not a WAL of another host."""
-        return not run.generation or run.wal_key in self._wals
+        return run.generation <= 0 or run.wal_key in self._wals
 
     async def examine(self, run: StoredRun) -> None:
         """Return once all of the run was read and is right.
@@ -51,6 +52,8 @@ class Examiner:
             DamagedError: bytes are damaged or missing; it is noted.
             RetryableError: the store is away, or the run lies elsewhere by now.
         """
+        if is_marker(run.generation):
+            return  # its row is all there is of it
         try:
             if run.generation:
                 wal = self._wals[run.wal_key]

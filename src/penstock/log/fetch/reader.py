@@ -30,6 +30,7 @@ from penstock.model.ids import PartitionKey
 from penstock.ports.objects import FileStore, ObjectStore
 from penstock.records.encode import empty_batch
 from penstock.state.read.queries import Queries, StoredRun
+from penstock.state.transactions import is_marker, marker_of_run
 from penstock.system import background
 from penstock.wal import WalReader
 
@@ -286,6 +287,8 @@ class LogReader:
     ) -> TailRead | Missing | None:
         found: TailRead | asyncio.Task[None] | None
         if run.generation or run.raw:
+            if is_marker(run.generation):
+                return self._read_marker(run)
             load = self._read_wal if run.generation else self._raw_runs.read
             found = self._whole.read(
                 run, offset, bytes_max, load, first=first, may_load=self._may_load
@@ -293,6 +296,14 @@ class LogReader:
         else:
             found = self._objects.read(run, offset, bytes_max, first=first, may_load=self._may_load)
         return Missing(found) if isinstance(found, asyncio.Task) else found
+
+    def _read_marker(self, run: StoredRun) -> TailRead:
+        """Make a marker's batch, which is given whatever the limit is: 78 bytes."""
+        label = self._checks.leader_epoch(run.partition_key, run.base_offset)
+        batch = memoryview(
+            marker_of_run(run).batch(base_offset=run.base_offset, leader_epoch=label)
+        )
+        return TailRead([batch], len(batch), run.end_offset)
 
     async def _read_wal(self, run: StoredRun) -> memoryview:
         wal = self._wals.get(run.wal_key)

@@ -33,7 +33,7 @@ from penstock.state.transaction_commands import (
     ExpireTransactions,
     InitTransaction,
 )
-from penstock.state.transactions import PARTITIONS_MAX_CONFIG, is_marker, marker_of
+from penstock.state.transactions import PARTITIONS_MAX_CONFIG, is_marker, marker_of_run
 from support.examples import examples
 from support.state_rows import group_offsets
 from unit.state.orders import TestClock, batch, commit, open_order
@@ -220,7 +220,7 @@ def visible(queries: Queries, key: int, start: int, end: int, model: Model) -> l
         if found.first_offset < end
     ]
     markers = {
-        run.base_offset: marker_of(run.generation, run.position, run.max_timestamp)
+        run.base_offset: marker_of_run(run)
         for run in queries.runs_from(PartitionKey(key), start, limit=1_000)
         if is_marker(run.generation)
     }
