@@ -6,7 +6,7 @@ finds which of the later steps are missing. docs/tables.md says what happens whe
 table or the log's start is not what it was.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,6 +27,7 @@ from penstock.pipeline.api_messages import Range, TableProgress, TopicState
 from penstock.pipeline.client import DoorClient
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.ranges import LogTruncatedError
+from penstock.pipeline.tables.backlog import Backlog, Watch
 from penstock.pipeline.tables.begin import begin_offsets, begin_property
 from penstock.pipeline.tables.catalog import (
     create_table,
@@ -50,15 +51,10 @@ from penstock.pipeline.tables.offsets import (
     Holdings,
 )
 from penstock.pipeline.tables.plan import (
-    RunExtent,
     Wanted,
-    cut_ranges,
     epochs_before,
-    item_bytes,
     offsets_after,
     plan_wanted,
-    remaining_pieces,
-    share_out,
 )
 from penstock.pipeline.tables.settings import UPSERT, TableSettings, resolve
 from penstock.pipeline.tables.table_state import (
@@ -77,18 +73,10 @@ from penstock.system.waiting import pause
 
 CONFLICTS_MAX: Final = 20
 TRUNCATIONS_MAX: Final = 5
-_COMMIT_BYTES_MIN: Final = 2 << 30
-"""The bytes of a commit where the settings don't say it; more where there are many executors."""
-_GROWTH_FIRST: Final = 4.0
-"""How many times larger records are decoded than stored, before any were read."""
-_GROWTH_CHANGE: Final = 2
-"""Pieces are cut again where records turn out to be so many times larger."""
 _REST_S: Final = 0.2
 _ROWS: Final = "total-records"
 _FILES: Final = "total-data-files"
 """Iceberg's names in a snapshot's summary."""
-Watch = Callable[[int, int], None]
-"""(bytes done, of how many)"""
 _LOST_IN_STATE_MAX: Final = 100
 
 
@@ -181,11 +169,8 @@ class TableJob:
         random: Random,
     ) -> None:
         self._client = client
-        self._engine = WatchedEngine(engine, self._note_read)
-        self._watch = watch
-        self._read_bytes = self._decoded_bytes = self._wanted_bytes = 0
-        self._pieces: list[tuple[Range, int]] = []
-        self._growth = _GROWTH_FIRST
+        self._backlog = Backlog(client, settings, parallelism=engine.parallelism, watch=watch)
+        self._engine = WatchedEngine(engine, self._backlog.note_read)
         self._settings = settings
         self._topic = topic
         self._clock = clock
@@ -270,7 +255,7 @@ class TableJob:
                 self._save(held.offsets, table)
                 return held.offsets
             try:
-                items = self._plan_items(ranges)
+                items = self._backlog.plan(ranges)
                 table, written = kind.write(
                     table, target_of(table, self._settings.target_file_bytes), items
                 )
@@ -305,7 +290,7 @@ class TableJob:
                     "--restart makes it again from the log's start; older records may be gone",
                 )
             begin = begin_offsets(self._client, topic, settings.begin)
-            first = self._plan_items(self._wanted(begin).ranges)
+            first = self._backlog.plan(self._wanted(begin).ranges)
             design = kind.design(first)
             if design is None:
                 return None
@@ -387,52 +372,6 @@ class TableJob:
         if not topics:
             raise _no_topic(self._topic.name)
         self._topic = topics[0]
-
-    def _plan_items(self, ranges: Sequence[Range]) -> list[list[Range]]:
-        """The items of the next commit; of none if nothing is wanted.
-
-        The log's runs are listed once for a call's whole backlog, and again only where what is
-        wanted is not what the plan has left.
-        """
-        if not ranges:
-            return []
-        commit_bytes = self._settings.commit_bytes or max(
-            _COMMIT_BYTES_MIN, self._engine.parallelism * self._settings.target_file_bytes
-        )
-        bytes_max = min(
-            self._settings.target_file_bytes,
-            max(1, int(self._settings.task_bytes / self._growth)),
-        )
-
-        def size_of(wanted_bytes: int) -> int:
-            return item_bytes(
-                wanted_bytes,
-                parallelism=self._engine.parallelism,
-                commit_bytes=commit_bytes,
-                bytes_max=bytes_max,
-            )
-
-        left = remaining_pieces(self._pieces, ranges)
-        if left is None:
-            runs = list(self._extents(ranges))
-            size = size_of(sum(run.length_bytes for run in runs))
-            left = cut_ranges(ranges, runs, bytes_max=size)
-        self._pieces = left
-        wanted_bytes = sum(size for _, size in left)
-        self._wanted_bytes = self._read_bytes + wanted_bytes
-        return share_out(left, item_bytes=size_of(wanted_bytes), commit_bytes=commit_bytes)[0]
-
-    def _extents(self, ranges: Sequence[Range]) -> Iterator[RunExtent]:
-        for page in self._client.runs(list(ranges)):
-            rows = page.rows
-            for index in range(0, len(rows), 8):
-                partition, base, end, _, _, length_bytes, _, _ = rows[index : index + 8]
-                yield RunExtent(
-                    partition=page.partitions[partition][1],
-                    start=base,
-                    end=end,
-                    length_bytes=length_bytes,
-                )
 
     # -- effects ---------------------------------------------------------------------------------
 
@@ -553,16 +492,6 @@ class TableJob:
         self._progress = progress
 
     # -- figures ---------------------------------------------------------------------------------
-
-    def _note_read(self, count: int, decoded: int) -> None:
-        self._read_bytes += count
-        self._decoded_bytes += decoded
-        if decoded:
-            growth = max(1.0, self._decoded_bytes / self._read_bytes)
-            if growth > _GROWTH_CHANGE * self._growth:
-                self._pieces = []
-            self._growth = growth
-        self._watch(self._read_bytes, max(self._read_bytes, self._wanted_bytes))
 
     def _count(self, written: Written, snapshot_id: int, items: Sequence[Sequence[Range]]) -> None:
         tally, state = self._tally, self._state
