@@ -1,6 +1,8 @@
-"""Logs of several agents over one simulated journal and one scripted store, in virtual time.
+"""Agents over one simulated journal and one scripted store, in virtual time.
 
-Everything but the two is real: orders, followers, replicas and WALs in real files, logs.
+Everything but the two is real, and assembled as a server does it: orders, followers, replicas and
+WALs in real files, logs. Their groups aren't taken up, nor do they claim shards or beat by
+themselves, so that a test of logs knows what is in the journal.
 """
 
 from __future__ import annotations
@@ -8,25 +10,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from typing_extensions import Buffer
 
-from penstock.agent.cluster import is_chosen
-from penstock.log import Log
+from penstock.agent.assembly import Agent, assemble
+from penstock.agent.cluster import ClusterFoundation, ClusterJournal, is_chosen
+from penstock.agent.ports import AgentPorts
+from penstock.agent.settings import AgentSettings, ClusterSettings
+from penstock.groups.settings import GroupSettings
+from penstock.kafka.settings import KafkaSettings
 from penstock.log.append.plan import PartitionAppend
+from penstock.log.archive import ArchiveSettings
 from penstock.log.fetch.remote_wal import RemoteWal
 from penstock.log.settings import LogSettings
-from penstock.log.state_queries import ReplicaQueries
 from penstock.log.wals.claims import WalFolder
-from penstock.log.wals.cluster_wal import ClusterWal
 from penstock.model.errors import (
     ConflictError,
     CorruptDataError,
+    FencedError,
     NotFoundError,
     PenstockError,
     RetryableError,
@@ -34,20 +39,16 @@ from penstock.model.errors import (
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.order.cluster_order import ClusterOrderSettings
 from penstock.order.protocol import AgentIdentity
+from penstock.peers.zone import ZoneStore
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectInfo
 from penstock.records.batch import BatchLimits, check_batch, stored_header
 from penstock.records.decode import Record, decode_batch
 from penstock.records.encode import encode_batch
-from penstock.replica import Replica
 from penstock.replica.follower import FollowerSettings
-from penstock.state.ages import Ages
 from penstock.state.answers import BatchStatus, TopicCreated
-from penstock.state.apply.machine import LogMachine
 from penstock.state.commands import CreateTopic, Heartbeat, SetFeatureLevel
-from penstock.state.orders import ClusterOrder, begin_cluster_order
 from penstock.state.read.queries import Queries
-from penstock.state.read.view import StateView
 from penstock.system.believed_clock import BelievedClock
 from penstock.system.files import PosixDevice
 from support.simulated.inline_executor import InlineExecutor
@@ -169,23 +170,60 @@ class ScriptedStore:
         return START_MS + int(self._loop.time() * 1000)
 
 
-@dataclass(eq=False)
-class ClusterAgent:
-    """One life of an agent's log."""
+@contextlib.contextmanager
+def standing_in(store: Any, remote_wal: RemoteWal | None) -> Iterator[None]:
+    """Have the agents that are put together meanwhile read other agents' WALs by `remote_wal`, and
+    `store` in place of a zone's caches; None: as servers do."""
+    with contextlib.ExitStack() as patches:
+        for name, stand_in in (("ZoneStore", store), ("PeerWal", remote_wal)):
+            if stand_in is not None:
+                replaced = mock.patch(f"penstock.agent.cluster.{name}", return_value=stand_in)
+                patches.enter_context(replaced)
+        yield
 
-    cluster: Cluster
-    agent_id: int
-    log: Log
-    order: ClusterOrder
-    queries: Queries
-    journal: SimulatedConnection
-    clock: VirtualClock
-    ages: Ages
-    fatal: list[BaseException] = field(default_factory=list)
-    stopped: list[PenstockError] = field(default_factory=list)
-    beating: asyncio.Task[None] | None = None
-    on_closed: Callable[[], None] = lambda: None
-    is_keeper: Callable[[], bool] = lambda: False
+
+class NoCalls:
+    """No other agent can be called."""
+
+    async def call(self, address: str, path: str, body: bytes, **_: Any) -> Any:
+        """See `Calls`."""
+        raise RetryableError("call", address, "there is no network")
+
+
+class ClusterAgent:
+    """One life of an agent, of which order and log run; its groups aren't taken up."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        agent: Agent,
+        foundation: ClusterFoundation,
+        journal: SimulatedConnection,
+        clock: VirtualClock,
+        fatal: list[BaseException],
+        closes: list[Callable[[], None]],
+    ) -> None:
+        self.cluster = cluster
+        self.agent = agent
+        self.agent_id = foundation.agent_id
+        self.foundation = foundation
+        self.log, self.order = foundation.log, foundation.order
+        self.ages = foundation.ages
+        self.queries = foundation.queries()
+        self.journal = journal
+        self.clock = clock
+        self.fatal = fatal
+        self._closes = closes
+        self.beating: asyncio.Task[None] | None = None
+
+    @property
+    def stopped(self) -> list[BaseException]:
+        """The error by which its epoch ended, if it has."""
+        return [error for error in self.fatal if isinstance(error, FencedError)]
+
+    def is_keeper(self) -> bool:
+        """Whether it deletes objects and runs for all."""
+        return is_chosen(b"keeper", self.foundation.view, self.agent_id)
 
     async def topic(self, name: str, partitions: int = 1, **configs: str) -> list[PartitionKey]:
         """Create a topic; its partition keys. `__` in a name of a config stands for a dot."""
@@ -269,10 +307,16 @@ class ClusterAgent:
     async def close(self, deadline_s: float = 5.0) -> bool:
         self.pause_heartbeats()
         drained = await self.log.close(deadline_s)
+        # The epoch stays open, as after a crash.
         await self.order.close()
-        self.queries.close()
-        self.on_closed()
+        if isinstance(self.foundation.store, ZoneStore):
+            await self.foundation.store.close()
+        self.close_files()
         return drained
+
+    def close_files(self) -> None:
+        while self._closes:
+            self._closes.pop()()
 
 
 class Cluster:
@@ -309,6 +353,7 @@ class Cluster:
 
         Args:
             wal: whether it has a directory for one, or where.
+            store: read and written in place of what the zone's caches hold.
             fresh: begin with an empty replica, as on another machine. Needed while a former life
                 of the agent still follows: no two may write one database.
         """
@@ -316,84 +361,79 @@ class Cluster:
         path = self.folder / name / f"replica{next(self._lives) if fresh else ''}.sqlite"
         path.parent.mkdir(parents=True, exist_ok=True)
         assert path not in self._in_use, "another life has this replica open"
-        machine = LogMachine()
         clock = VirtualClock(self.loop)
-        believed = BelievedClock(clock, after_ms=BELIEVED_AFTER_MS)
         connection = self.journal.connect()
-        replica = Replica.open(path, machine, fsync=False, keeps_journal=False)
-        order = await begin_cluster_order(
-            connection,
-            replica,
-            machine,
-            identity=AgentIdentity(agent_id=agent_id, level_max=LEVEL),
-            cluster_id=self.journal.cluster_id,
-            clock=believed,
-            wall=clock,
+        fatal: list[BaseException] = []
+        closes: list[Callable[[], None]] = []
+
+        def open_queries(path: Path, _: object) -> Callable[[], Queries]:
+            queries = Queries(path)
+            closes.append(queries.close)
+            return lambda: queries
+
+        ports = AgentPorts(
+            clock=BelievedClock(clock, after_ms=BELIEVED_AFTER_MS),
             random=self.random,
-            executor=InlineExecutor(self.random, workers=1),
-            settings=ClusterOrderSettings(
-                commit_timeout_s=4.0,
-                confirm_timeout_s=2.0,
-                clock_believed_after_ms=BELIEVED_AFTER_MS,
-                follower=FollowerSettings(poll_ms=POLL_MS),
+            on_fatal=fatal.append,
+            journal=ClusterJournal(
+                journal=connection,
+                cluster_id=self.journal.cluster_id,
+                replica=path,
+                applier=InlineExecutor(self.random, workers=1),
+                calls=NoCalls(),
+            ),
+            open_store=lambda _: self.store,
+            open_queries=open_queries,
+            wal_folder=WalFolder(
+                device=PosixDevice(self.folder / name) if isinstance(wal, bool) else wal,
+                random=self.random,
+                file_bytes=FILE_BYTES,
+                bytes_max=wal_bytes_max,
+            ),
+            scratch=self.folder / name / "scratch",
+            pool=InlineExecutor(self.random, workers=4),
+            on_close=closes.append,
+        )
+        settings = AgentSettings(
+            identity=AgentIdentity(agent_id=agent_id, level_max=LEVEL),
+            advertised_host="127.0.0.1",
+            advertised_port=1,
+            log=cluster_limits(**limits),
+            groups=GroupSettings(),
+            kafka=KafkaSettings(),
+            retention_check_s=60.0,
+            cluster=ClusterSettings(
+                archive=ArchiveSettings(),
+                restore_window_ms=0,
+                order=ClusterOrderSettings(
+                    commit_timeout_s=4.0,
+                    confirm_timeout_s=2.0,
+                    clock_believed_after_ms=BELIEVED_AFTER_MS,
+                    follower=FollowerSettings(poll_ms=POLL_MS),
+                ),
             ),
         )
-        believed.start_from(order.found_ms)
-        ages = Ages(
-            believed,
-            journal_ms=lambda: order.time_ms,
-            is_doubted=lambda: order.is_clock_doubted,
-        )
-        queries = Queries(path)
-        view = StateView.load(queries)
-        fatal: list[BaseException] = []
-        stopped: list[PenstockError] = []
-        folder = None
-        if wal:
-            device = PosixDevice(self.folder / name) if wal is True else wal
-            folder = WalFolder(
-                device=device, random=self.random, file_bytes=FILE_BYTES, bytes_max=wal_bytes_max
-            )
-        is_keeper = partial(is_chosen, b"keeper", view, agent_id)
-        log = Log(
-            order=order,
-            own_wal=partial(ClusterWal, folder=folder),
-            view=view,
-            queries=ReplicaQueries(lambda: queries),
-            store=store or self.store,
-            clock=believed,
-            ages=ages,
-            limits=cluster_limits(**limits),
-            agent_id=agent_id,
-            pool=InlineExecutor(self.random, workers=4),
-            on_fatal=fatal.append,
-            heads=order,
-            is_keeper=is_keeper,
-            remote_wal=remote_wal,
-        )
+        with standing_in(store, remote_wal):
+            assembled = await assemble(settings, ports)
+        foundation = assembled.foundation
+        assert isinstance(foundation, ClusterFoundation)
+        order, log, view = foundation.order, foundation.log, foundation.view
+        agent = ClusterAgent(self, assembled, foundation, connection, clock, fatal, closes)
         try:
-            await order.start(
-                on_applied=log.on_applied,
-                on_answered=log.on_answered,
-                on_stopped=stopped.append,
-            )
+            await foundation.follow()
             if view.feature_level < LEVEL:
                 await order.commit([SetFeatureLevel(level=LEVEL)])
-            await log.start(epoch=order.epoch)
+            await foundation.begin()
         except BaseException:
             await log.close(0)
             await order.close()
-            queries.close()
+            agent.close_files()
             raise
-        agent = ClusterAgent(
-            self, agent_id, log, order, queries, connection, clock, ages, fatal, stopped
-        )
-        agent.is_keeper = is_keeper
         if beats:
             agent.beating = self.loop.create_task(self._beat(agent))
         self.agents.append(agent)
         self._in_use.add(path)
-        agent.on_closed = lambda: self._in_use.discard(path)
+        closes.append(lambda: self._in_use.discard(path))
         return agent
 
     async def close(self) -> None:
@@ -448,7 +488,8 @@ async def opened_cluster(loop: VirtualLoop, folder: Path, seed: int = 1) -> Asyn
     finally:
         for each in (cluster, *cluster.descendants):
             await each.close()
-    assert not any(agent.fatal for each in (cluster, *cluster.descendants) for agent in each.agents)
+    agents = [agent for each in (cluster, *cluster.descendants) for agent in each.agents]
+    assert not [error for agent in agents for error in agent.fatal if error not in agent.stopped]
 
 
 def run_cluster(

@@ -20,14 +20,14 @@ from penstock.kafka.settings import KafkaSettings
 from penstock.log.archive import ArchiveSettings
 from penstock.log.settings import LogSettings
 from penstock.log.wals.claims import WalFolder
-from penstock.model.errors import PenstockError, RetryableError
+from penstock.model.errors import PenstockError
 from penstock.order.protocol import AgentIdentity
 from penstock.state.commands import CreateTopic
 from penstock.state.digest_plan import Verdict
 from penstock.state.read.queries import Queries
 from penstock.state.schema import FEATURE_LEVEL_MAX
 from penstock.system.believed_clock import BelievedClock
-from support.cluster_rig import ScriptedStore
+from support.cluster_rig import NoCalls, ScriptedStore
 from support.simulated.device import SimulatedDevice
 from support.simulated.inline_executor import InlineExecutor
 from support.simulated.journal import SimulatedJournal
@@ -37,14 +37,6 @@ from support.waiting import until
 
 WAIT_S = 30.0
 """A start that the journal holds up is given up after twice that."""
-
-
-class NoCalls:
-    """No other agent can be called."""
-
-    async def call(self, address: str, path: str, body: bytes, **_: Any) -> None:
-        """See `Calls`."""
-        raise RetryableError("call", address, "there is no network")
 
 
 class Host:
