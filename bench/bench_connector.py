@@ -86,13 +86,19 @@ def main() -> None:
 
 def fill(bootstrap: str, shape: str, rows: int, codec: str) -> list[Any]:
     """Make a topic of so many rows. Returns: its name and the rows."""
-    from confluent_kafka import Producer
-
     from support.topics import Topics
 
     size = SHAPES[shape]
     rows = rows if size == 100 else rows // 4
     topic = Topics(bootstrap).make(PARTITIONS, name=f"bench-{size}")
+    produce(bootstrap, topic, size, rows, codec)
+    return [topic, rows]
+
+
+def produce(bootstrap: str, topic: str, size: int, rows: int, codec: str) -> None:
+    """Write so many rows."""
+    from confluent_kafka import Producer
+
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -117,7 +123,6 @@ def fill(bootstrap: str, shape: str, rows: int, codec: str) -> list[Any]:
         if row % 1000 == 0:
             producer.poll(0)
     assert producer.flush(120) == 0
-    return [topic, rows]
 
 
 def wait_until_stored(port: int) -> None:
