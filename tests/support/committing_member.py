@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sys
 import threading
 from collections.abc import Callable
@@ -150,5 +151,6 @@ if __name__ == "__main__":
         "aiokafka": aiokafka,
         "python": kafka_python,
     }
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     run: Callable[..., None] = runs.get(library) or partial(led_by_lines, library)
     run(*arguments, Ending())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -23,10 +25,13 @@ class Member:
         self.group_id = group_id
         self.committed: Positions = {}
         """By partition, as the client was told."""
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open for as long as the process
+        """What the client says of itself, shown where its group doesn't go on."""
         self.process = subprocess.Popen(
             [sys.executable, "-W", "ignore", SCRIPT, library, group_id, bootstrap, topic],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=self._log,
             text=True,
         )
         self._thread = threading.Thread(target=self._read, name=library)
@@ -36,6 +41,12 @@ class Member:
     def failed(self) -> bool:
         """It ended by itself."""
         return self.process.poll() is not None
+
+    def tail(self, lines: int = 60) -> str:
+        """The last lines that its client wrote."""
+        os.lseek(self._log.fileno(), 0, os.SEEK_SET)
+        written = self._log.read().decode(errors="replace").splitlines()
+        return "\n".join([f"{self.library} in {self.group_id}:", *written[-lines:]])
 
     def end(self) -> int:
         """Let it leave its group; its exit status."""
@@ -49,6 +60,7 @@ class Member:
         self._thread.join()
         assert self.process.stdout is not None
         self.process.stdout.close()
+        self._log.close()
         return status
 
     def _read(self) -> None:
@@ -125,5 +137,7 @@ def wait_progress(writer: Writer, members: list[Member]) -> float:
         if not late:
             return time.monotonic() - started
         assert not [member.library for member in members if member.failed]
-        assert time.monotonic() - started < PROGRESS_SECONDS_MAX, late
+        if time.monotonic() - started > PROGRESS_SECONDS_MAX:
+            tails = [member.tail() for member in members if member.group_id in late]
+            raise AssertionError(f"without progress: {late}\n" + "\n".join(tails))
         time.sleep(0.05)
