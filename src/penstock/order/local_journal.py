@@ -148,6 +148,7 @@ class LocalJournal(Generic[CommandT, AnswerT, ChangeT]):
                 journal.cluster_id = known
             if check_cluster is not None and known:
                 check_cluster(known)
+            # First, since the database may lag: ids and levels below are those of the newest state.
             if entries is not None:
                 _apply_again(replica, entries(replica.position))
             if check_cluster is not None and not known:
@@ -174,6 +175,8 @@ class LocalJournal(Generic[CommandT, AnswerT, ChangeT]):
             )
             commands = [*protocol.opening(identity, new_id, b""), *machine.raising(level)]
             order = cls(replica, protocol, clock=clock, cluster_id=cluster_id, agent_id=agent_id)
+            # The floor is the clock's: a database that was restored from an older copy may not know
+            # the epochs that were given out after the copy.
             order.epoch = machine.next_epoch(agent_id, floor=epoch_floor(clock.now_ms()))
             order.append(commands)
         except BaseException:

@@ -108,6 +108,7 @@ class RebuiltRecords:
         """
         self._repair.refuse_below_level()
         async with self._repair.lock:
+            # Looked up under the lock: no other repair may change what is lost before the entry.
             seen, kept, lost = await self._lost(key, start, end)
             name = self._partition_name(key)
             seed, topic_id = self._checks.seed_of(key), self._topic_id_of(key)
@@ -121,6 +122,8 @@ class RebuiltRecords:
                 for low, high in lost
                 for gap in offsets_between(low, high, _in(filled, low, high))
             ]
+            # A damaged run is replaced as a whole, so that offsets without a batch are given up.
+            # Where the loss was accepted before (no length), they only stay lost.
             if seen.length and left and not accept_loss:
                 raise ConflictError(
                     "rebuild",

@@ -195,6 +195,7 @@ class ReadAgain:
                 break
             block = memoryview(data)
             if is_one:
+                # Blocks of two versions of an object don't fit together, and would pass for damage.
                 if read and found != version:
                     return None
                 version = found

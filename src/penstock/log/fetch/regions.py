@@ -162,6 +162,7 @@ class FileRuns:
             raise Unsendable
         file = self._store.open_file(run.object_key)
         position, expected = run.position, run.base_offset
+        # A consumer goes on where it stopped: its batch isn't looked for from the run's start.
         cursor = self._cursors.get((key, offset))
         if (
             cursor is not None
@@ -170,6 +171,7 @@ class FileRuns:
         ):
             _, position, expected = cursor
         if file is None:
+            # The load opens it, since opening may wait for the disk, and this is the event loop.
             if not self._store.may_open():
                 raise Unsendable
             cold: tuple[int, int] | None = (position, position)

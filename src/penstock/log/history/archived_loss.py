@@ -69,6 +69,7 @@ async def find_loss(
     history = PresentHistory(journal, archive, head)
     loss = ArchivedLoss(head.position + 1, RowMark(0, 0, 0))
     for name in stretches:
+        # Rows before the journal's first were deleted because snapshots hold them: not a loss.
         if name.last < head.first:
             continue
         try:
@@ -97,6 +98,7 @@ async def find_loss(
             loss.mark = header.mark
     if not loss.mark.position:
         return None
+    # A snapshot shows that rows differ, not which: all after the last row that both have may.
     if not loss.stretches:
         loss.start = await first_unproven(journal, archive, loss.mark.position)
     return loss

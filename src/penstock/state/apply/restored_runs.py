@@ -49,6 +49,7 @@ def _restore(
 ) -> Refusal | None:
     tables = context.tables
     key = run.partition_key
+    # An integer that SQLite can't hold would raise, and end every agent that applies the entry.
     if not are_int64(
         (key, run.base_offset, run.end_offset, run.position, *run.kept, *run.restored)
     ):
@@ -65,6 +66,7 @@ def _restore(
         or _overlap(kept, restored)
     ):
         return Refusal.INVALID_REPLACEMENT
+    # Retention may have passed the run between the look that found it and this entry.
     if run.end_offset <= partition.log_start:
         return Refusal.INPUT_CHANGED
     refusal = (
