@@ -89,14 +89,14 @@ class Creations:
     """The topics and partitions that requests of this agent have sent to the journal and that are
     not answered yet: those of one long request, or of several short ones. Event loop only."""
 
-    __slots__ = ("_answered", "_door", "_partitions", "_settings", "_topics", "_view")
+    __slots__ = ("_answered", "_partitions", "_settings", "_topics", "_turn", "_view")
 
     def __init__(self, view: StateView, settings: KafkaSettings) -> None:
         self._view = view
         self._settings = settings
         self._topics = self._partitions = 0
         # Held by the request that waits for room, so that short ones don't pass it for ever.
-        self._door = asyncio.Lock()
+        self._turn = asyncio.Lock()
         self._answered = asyncio.Event()
 
     @asynccontextmanager
@@ -115,7 +115,7 @@ class Creations:
             yield
             return
         most = self._settings.create_partitions_max
-        async with self._door:
+        async with self._turn:
             while self._partitions and self._partitions + partitions > most:
                 self._answered.clear()
                 await self._answered.wait()

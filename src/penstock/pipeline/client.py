@@ -10,7 +10,7 @@ from typing_extensions import Buffer
 
 from penstock.model.errors import InvalidRequestError, NotFoundError, RetryableError
 from penstock.model.malformed import MALFORMED
-from penstock.pipeline import api_messages as door
+from penstock.pipeline import api_messages as api
 from penstock.pipeline.api_messages import (
     API_VERSION,
     Accesses,
@@ -109,7 +109,7 @@ class DoorClient:
         """
         if options.objects not in {"auto", "agent", "ambient"}:
             raise InvalidRequestError(
-                "open door", f"objects = {options.objects!r}", "it is auto, agent or ambient"
+                "reach cluster", f"objects = {options.objects!r}", "it is auto, agent or ambient"
             )
         self.options = options
         self.clock = clock or SystemClock()
@@ -157,7 +157,7 @@ class DoorClient:
         Raises:
             InvalidRequestError: the agent speaks another version of this protocol.
         """
-        info = self._get(door.INFO_PATH, Info, "ask", "agent")
+        info = self._get(api.INFO_PATH, Info, "ask", "agent")
         if info.api_version != API_VERSION:
             raise InvalidRequestError(
                 "ask",
@@ -171,15 +171,15 @@ class DoorClient:
 
     def open_job(self, request: JobRequest) -> JobOpen:
         """Register a job; `penstock.pipeline.lease.JobLease` also renews and closes it."""
-        return self._post(door.JOBS_PATH, request, JobOpen, "open job", request.name)
+        return self._post(api.JOBS_PATH, request, JobOpen, "open job", request.name)
 
     def renew_job(self, job: int) -> None:
         """It goes on. Raises: FencedError: it was closed, or is too old."""
-        self._call("POST", f"{door.JOBS_PATH}/{job}/renew", "renew job", str(job))
+        self._call("POST", f"{api.JOBS_PATH}/{job}/renew", "renew job", str(job))
 
     def is_job_open(self, job: int) -> bool:
         """Whether a job goes on: by a head of the journal that is read after the call."""
-        path = f"{door.JOBS_PATH}/{job}"
+        path = f"{api.JOBS_PATH}/{job}"
         return self._get(path, JobState, "look up job", str(job)).is_open
 
     def jobs(self) -> list[OpenPipelineJob]:
@@ -188,13 +188,13 @@ class DoorClient:
         Raises:
             InvalidRequestError: an agent of an older release, which lists none.
         """
-        return self._get(door.JOBS_PATH, Jobs, "list", "jobs").jobs
+        return self._get(api.JOBS_PATH, Jobs, "list", "jobs").jobs
 
     def close_job(self, job: int, *, deadline_s: float | None = None) -> None:
         """End a job; also one that is over."""
         self._transport.call(
             "DELETE",
-            f"{door.JOBS_PATH}/{job}",
+            f"{api.JOBS_PATH}/{job}",
             operation="close job",
             subject=str(job),
             deadline_s=deadline_s,
@@ -215,7 +215,7 @@ class DoorClient:
             topic_ids=None if topic_ids is None else list(topic_ids),
             pattern=pattern,
         )
-        return self._post(door.TOPICS_PATH, request, Topics, "list topics", pattern or "topics")
+        return self._post(api.TOPICS_PATH, request, Topics, "list topics", pattern or "topics")
 
     def offsets(self, items: Sequence[tuple[str, int, int]]) -> list[int]:
         """Per (topic id, partition, time in ms) the first offset of that time or later; -1: none.
@@ -226,7 +226,7 @@ class DoorClient:
         found: list[int] = []
         for start in range(0, len(items), TIMES_PER_CALL):
             request = OffsetsRequest(items=list(items[start : start + TIMES_PER_CALL]))
-            found += self._post(door.OFFSETS_PATH, request, Offsets, "look up", "offsets").offsets
+            found += self._post(api.OFFSETS_PATH, request, Offsets, "look up", "offsets").offsets
         return found
 
     def runs(
@@ -245,7 +245,7 @@ class DoorClient:
                 limit=RUNS_PER_PAGE,
                 with_wal=with_wal,
             )
-            page = self._post(door.RUNS_PATH, request, RunPage, "list", "runs")
+            page = self._post(api.RUNS_PATH, request, RunPage, "list", "runs")
             yield page
             after = page.after
             if not after:
@@ -254,7 +254,7 @@ class DoorClient:
     def producers(self, partitions: Sequence[tuple[str, int]]) -> Producers:
         """The active producers of partitions."""
         request = ProducersRequest(partitions=list(partitions))
-        return self._post(door.PRODUCERS_PATH, request, Producers, "list", "producers")
+        return self._post(api.PRODUCERS_PATH, request, Producers, "list", "producers")
 
     def records(
         self, topic_id: str, partition: int, start: int, end: int, *, bytes_max: int = RECORDS_BYTES
@@ -269,7 +269,7 @@ class DoorClient:
         """
         answer = self._call(
             "GET",
-            door.RECORDS_PATH,
+            api.RECORDS_PATH,
             "read",
             f"{topic_id}-{partition} from offset {start}",
             query={
@@ -281,7 +281,7 @@ class DoorClient:
             },
         )
         try:
-            return answer.body, int(answer.headers[door.NEXT_OFFSET_HEADER])
+            return answer.body, int(answer.headers[api.NEXT_OFFSET_HEADER])
         except (KeyError, ValueError) as error:
             raise RetryableError(
                 "read", f"{topic_id}-{partition}", "an answer without its next offset"
@@ -298,7 +298,7 @@ class DoorClient:
         for start in range(0, len(keys), ACCESSES_PER_CALL):
             page = list(keys[start : start + ACCESSES_PER_CALL])
             request = AccessRequest(method=method, keys=page, seconds=seconds)
-            found = self._post(door.ACCESSES_PATH, request, Accesses, "ask for access to", page[0])
+            found = self._post(api.ACCESSES_PATH, request, Accesses, "ask for access to", page[0])
             urls += found.urls
         return urls
 
@@ -333,7 +333,7 @@ class DoorClient:
     def stored(self, prefix: str) -> Stored:
         """List what the store and the journal have below `segments/PREFIX/`: two hexadecimal
         digits."""
-        path = f"{door.STORED_PATH}/{prefix}"
+        path = f"{api.STORED_PATH}/{prefix}"
         return self._get(path, Stored, "list", f"segments/{prefix}")
 
     # -- commits ---------------------------------------------------------------------------------
@@ -345,7 +345,7 @@ class DoorClient:
             FencedError: the job is over.
             RefusedError: the objects aren't what the request says, or the commit is out of order.
         """
-        return self._post(door.REPLACE_PATH, request, Replaced, "commit", f"job {request.job}")
+        return self._post(api.REPLACE_PATH, request, Replaced, "commit", f"job {request.job}")
 
     def write(self, request: WriteRequest) -> Written:
         """Give offsets to all batches of a write.
@@ -356,11 +356,11 @@ class DoorClient:
                 topic is gone, or the objects aren't what the request says.
         """
         subject = f"batch {request.batch_id} of writer {request.writer_id}"
-        return self._post(door.WRITE_PATH, request, Written, "commit", subject)
+        return self._post(api.WRITE_PATH, request, Written, "commit", subject)
 
     def writer(self, writer_id: str) -> Writer | None:
         """Return the state's entry for a writer; None: it never wrote."""
-        path = f"{door.WRITERS_PATH}/{quote(writer_id, safe='')}"
+        path = f"{api.WRITERS_PATH}/{quote(writer_id, safe='')}"
         try:
             return self._get(path, Writer, "look up writer", writer_id)
         except NotFoundError:
@@ -371,14 +371,14 @@ class DoorClient:
     def tables(self, topic_id: str | None = None) -> list[TableProgress]:
         """List the progress of tables."""
         query = {} if topic_id is None else {"topic_id": topic_id}
-        answer = self._call("GET", door.TABLES_PATH, "list", "tables", query=query)
+        answer = self._call("GET", api.TABLES_PATH, "list", "tables", query=query)
         return _decode(answer, Tables, "list", "tables").tables
 
     def save_table(self, progress: TableProgress) -> None:
         """Note how far a table is. Raises: RefusedError: the topic is gone."""
         self._call(
             "PUT",
-            door.TABLES_PATH,
+            api.TABLES_PATH,
             "save progress of table",
             progress.table,
             headers=_JSON,
@@ -388,7 +388,7 @@ class DoorClient:
     def drop_table(self, topic_id: str, table: str) -> None:
         """Forget how far a table is."""
         query = {"topic_id": topic_id, "table": table}
-        self._call("DELETE", door.TABLES_PATH, "forget table", table, query=query)
+        self._call("DELETE", api.TABLES_PATH, "forget table", table, query=query)
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -424,7 +424,7 @@ class DoorClient:
 
 
 def _object_path(key: str) -> str:
-    return f"{door.OBJECTS_PATH}/{quote(key)}"
+    return f"{api.OBJECTS_PATH}/{quote(key)}"
 
 
 def _decode(answer: HttpAnswer, kind: type[T], operation: str, subject: str) -> T:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from penstock.app.api.sources import DoorRefusedError, PipelineSources
+from penstock.app.api.sources import ApiRefusedError, PipelineSources
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.pipeline.api_messages import OutputObject
 from penstock.segment import FOOTER_BYTES, Footer, IndexedRun, parse_footer, parse_index
@@ -47,7 +47,7 @@ async def check_objects(
         offsets_final: True: the offsets in the objects must be final; False: they must not be.
 
     Raises:
-        DoorRefusedError: an object is missing, or differs from the claims.
+        ApiRefusedError: an object is missing, or differs from the claims.
         RetryableError: the store doesn't answer.
     """
     by_object: dict[int, list[Claim]] = defaultdict(list)
@@ -122,5 +122,5 @@ def _difference(claim: Claim, run: IndexedRun | None) -> str:
     return ""
 
 
-def _bad(subject: str, detail: str) -> DoorRefusedError:
-    return DoorRefusedError("commit", subject, f"{subject}: {detail}", reason=BAD_OBJECT)
+def _bad(subject: str, detail: str) -> ApiRefusedError:
+    return ApiRefusedError("commit", subject, f"{subject}: {detail}", reason=BAD_OBJECT)

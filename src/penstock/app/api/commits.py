@@ -13,7 +13,7 @@ from penstock.app.api.sources import PipelineSources
 from penstock.app.http.agents_api import note_change
 from penstock.model.errors import InvalidRequestError, NotFoundError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key, partition_of, topic_key_of
-from penstock.pipeline import api_messages as door
+from penstock.pipeline import api_messages as api
 from penstock.pipeline.api_messages import (
     LEASE_MS_MAX,
     JobOpen,
@@ -60,19 +60,19 @@ _NO_TOPIC: Final = TopicKey(0)
 def calls(sources: PipelineSources) -> Sequence[Call]:
     """See `pipeline_routes`."""
     commits = _Commits(sources)
-    job = door.JOBS_PATH + "/{job:int}"
+    job = api.JOBS_PATH + "/{job:int}"
     return [
-        (door.JOBS_PATH, "POST", "open_job", commits.open_job),
-        (door.JOBS_PATH, "GET", "jobs", commits.jobs),
+        (api.JOBS_PATH, "POST", "open_job", commits.open_job),
+        (api.JOBS_PATH, "GET", "jobs", commits.jobs),
         (job, "GET", "job", commits.job),
         (job + "/renew", "POST", "renew_job", commits.renew_job),
         (job, "DELETE", "close_job", commits.close_job),
-        (door.REPLACE_PATH, "POST", "replace", commits.replace),
-        (door.WRITE_PATH, "POST", "write", commits.write),
-        (door.WRITERS_PATH + "/{writer:path}", "GET", "writer", commits.writer),
-        (door.TABLES_PATH, "GET", "tables", commits.tables),
-        (door.TABLES_PATH, "PUT", "save_table", commits.save_table),
-        (door.TABLES_PATH, "DELETE", "drop_table", commits.drop_table),
+        (api.REPLACE_PATH, "POST", "replace", commits.replace),
+        (api.WRITE_PATH, "POST", "write", commits.write),
+        (api.WRITERS_PATH + "/{writer:path}", "GET", "writer", commits.writer),
+        (api.TABLES_PATH, "GET", "tables", commits.tables),
+        (api.TABLES_PATH, "PUT", "save_table", commits.save_table),
+        (api.TABLES_PATH, "DELETE", "drop_table", commits.drop_table),
     ]
 
 
@@ -320,7 +320,7 @@ def _shown(number: int | None) -> str:
     return "none" if number in (None, NO_SNAPSHOT) else str(number)
 
 
-def _objects(objects: Sequence[door.OutputObject]) -> list[OutputObject]:
+def _objects(objects: Sequence[api.OutputObject]) -> list[OutputObject]:
     return [OutputObject(key=each.key, size_bytes=each.size_bytes) for each in objects]
 
 

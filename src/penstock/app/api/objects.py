@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from typing_extensions import Buffer
 
 from penstock.app.api.calls import Call, message, read_message
-from penstock.app.api.sources import DoorRefusedError, PipelineSources
+from penstock.app.api.sources import ApiRefusedError, PipelineSources
 from penstock.model.errors import (
     ConflictError,
     CorruptDataError,
@@ -25,7 +25,7 @@ from penstock.model.errors import (
 )
 from penstock.objects.keys import check_key
 from penstock.objects.origins import ORIGINS_PREFIX
-from penstock.pipeline import api_messages as door
+from penstock.pipeline import api_messages as api
 from penstock.pipeline.api_messages import Accesses, AccessRequest
 from penstock.ports.objects import ObjectStore, SignedMethod, sign_through
 from penstock.segment.keys import SEGMENTS_PREFIX, parse_job_key
@@ -47,9 +47,9 @@ _RANGE: Final = re.compile(r"bytes=(\d{1,15})-(\d{1,15})", re.ASCII)
 def calls(sources: PipelineSources) -> Sequence[Call]:
     """See `pipeline_routes`."""
     objects = _Objects(sources)
-    path = door.OBJECTS_PATH + "/{key:path}"
+    path = api.OBJECTS_PATH + "/{key:path}"
     return [
-        (door.ACCESSES_PATH, "POST", "accesses", objects.accesses),
+        (api.ACCESSES_PATH, "POST", "accesses", objects.accesses),
         (path, "GET", "get", objects.get),
         (path, "PUT", "put", objects.put),
     ]
@@ -178,7 +178,7 @@ class _Objects:
         try:
             await self._sources.store.put(key, [body], if_absent=True)
         except ConflictError as error:
-            raise DoorRefusedError(
+            raise ApiRefusedError(
                 "put", key, str(error), reason=Refusal.OBJECT_EXISTS.name.lower()
             ) from error
 
@@ -200,7 +200,7 @@ class _Objects:
         """
         Raises:
             InvalidRequestError: a key does not belong to a job's objects.
-            DoorRefusedError: the key's job is over.
+            ApiRefusedError: the key's job is over.
         """
         jobs: set[int] = set()
         for key in keys:
@@ -227,12 +227,12 @@ async def sign_or_none(
 
 
 async def check_job(sources: PipelineSources, job: int) -> None:
-    """Raises: DoorRefusedError: the job was closed, or never opened."""
+    """Raises: ApiRefusedError: the job was closed, or never opened."""
     if await sources.ask(lambda queries: queries.pipeline_job(job)) is None:
         # Another agent may have opened the job a moment ago.
         await sources.confirm()
         if await sources.ask(lambda queries: queries.pipeline_job(job)) is None:
-            raise DoorRefusedError(
+            raise ApiRefusedError(
                 "commit",
                 f"job {job}",
                 f"job {job} was closed, or never opened",

@@ -18,7 +18,7 @@ from penstock.log import Log
 from penstock.model.errors import InvalidRequestError, NotFoundError, RetryableError
 from penstock.model.ids import PartitionKey, partition_key, partition_of, topic_key_of
 from penstock.model.topic_configs import TOPIC_CONFIGS, effective
-from penstock.pipeline import api_messages as door
+from penstock.pipeline import api_messages as api
 from penstock.pipeline.api_messages import (
     API_VERSION,
     ITEMS_MAX,
@@ -54,12 +54,12 @@ def calls(sources: PipelineSources) -> Sequence[Call]:
     """See `pipeline_routes`."""
     reads = _Reads(sources)
     return [
-        (door.INFO_PATH, "GET", "info", reads.info),
-        (door.TOPICS_PATH, "POST", "topics", reads.topics),
-        (door.OFFSETS_PATH, "POST", "offsets", reads.offsets),
-        (door.RUNS_PATH, "POST", "runs", reads.runs),
-        (door.PRODUCERS_PATH, "POST", "producers", reads.producers),
-        (door.RECORDS_PATH, "GET", "records", reads.records),
+        (api.INFO_PATH, "GET", "info", reads.info),
+        (api.TOPICS_PATH, "POST", "topics", reads.topics),
+        (api.OFFSETS_PATH, "POST", "offsets", reads.offsets),
+        (api.RUNS_PATH, "POST", "runs", reads.runs),
+        (api.PRODUCERS_PATH, "POST", "producers", reads.producers),
+        (api.RECORDS_PATH, "GET", "records", reads.records),
     ]
 
 
@@ -251,7 +251,7 @@ class _Reads:
         return Response(
             bytes(body),
             media_type="application/octet-stream",
-            headers={door.NEXT_OFFSET_HEADER: str(offset)},
+            headers={api.NEXT_OFFSET_HEADER: str(offset)},
         )
 
     async def _check_gap(self, key: PartitionKey, offset: int, end: int, subject: str) -> None:

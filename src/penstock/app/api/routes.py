@@ -17,7 +17,7 @@ from penstock.app.api import objects as pipeline_objects
 from penstock.app.api import reads as pipeline_reads
 from penstock.app.api import stored as pipeline_stored
 from penstock.app.api.calls import Handler
-from penstock.app.api.sources import DoorRefusedError, PipelineSources
+from penstock.app.api.sources import ApiRefusedError, PipelineSources
 from penstock.config.addresses import Address
 from penstock.model.errors import (
     CorruptDataError,
@@ -82,7 +82,7 @@ async def _answer(handle: Handler, request: Request) -> Response:
     except (RetryableError, FencedError) as error:
         # This agent is fenced, not the caller: another agent can answer.
         return problem(503, "retry", str(error))
-    except DoorRefusedError as error:
+    except ApiRefusedError as error:
         return problem(409, "refused", error.detail, error.reason)
     except CorruptDataError as error:
         return problem(409, "refused", str(error), CORRUPT)

@@ -38,7 +38,7 @@ COMMAND_BYTES_MAX: Final = 16 << 20
 _TOPIC_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
-class DoorRefusedError(ConflictError):
+class ApiRefusedError(ConflictError):
     """Answered 409. `reason`: a Refusal's name in lower case, or a reason of this API's own."""
 
     def __init__(self, operation: str, subject: str, detail: str, *, reason: str) -> None:
@@ -46,9 +46,9 @@ class DoorRefusedError(ConflictError):
         self.reason = reason
 
 
-def refused(reason: Refusal, detail: str) -> DoorRefusedError:
+def refused(reason: Refusal, detail: str) -> ApiRefusedError:
     """Make an error from a refusal of apply."""
-    return DoorRefusedError("commit", "job", detail, reason=reason.name.lower())
+    return ApiRefusedError("commit", "job", detail, reason=reason.name.lower())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class PipelineSources:
         """Journal a command.
 
         Raises:
-            DoorRefusedError: apply refused the command.
+            ApiRefusedError: apply refused the command.
             InvalidRequestError: the command is too long, or has a number that entries can't hold.
         """
         _check_command(command)

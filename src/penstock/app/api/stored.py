@@ -10,7 +10,7 @@ from starlette.responses import Response
 from penstock.app.api.calls import Call, message
 from penstock.app.api.sources import PipelineSources
 from penstock.model.errors import InvalidRequestError
-from penstock.pipeline import api_messages as door
+from penstock.pipeline import api_messages as api
 from penstock.pipeline.api_messages import (
     STORED_CONDEMNED,
     STORED_JOB,
@@ -40,7 +40,7 @@ def calls(sources: PipelineSources) -> Sequence[Call]:
         known, jobs = await sources.ask(lambda queries: _known(queries, folder))
         keys = sorted(sizes.keys() | {key for key, state in known.items() if state == STORED_LIVE})
         return message(
-            door.Stored(
+            api.Stored(
                 keys=keys,
                 sizes=[sizes.get(key, -1) for key in keys],
                 states="".join(known.get(key) or _unknown(key, jobs) for key in keys),

@@ -29,7 +29,7 @@ from penstock.peers.standing import (
 )
 from penstock.peers.wal import WAL_PATH
 from penstock.peers.zone import BLOCKS_PATH, BLOCKS_PATH_UNVERSIONED
-from penstock.pipeline import api_messages as door
+from penstock.pipeline import api_messages as api
 
 FRAMES_TYPE: Final = "application/x-penstock-frames"
 
@@ -120,7 +120,7 @@ class SecretCheck:
 
 def _secret_needed() -> Response:
     headers = {"www-authenticate": 'Bearer realm="penstock"', "connection": "close"}
-    body = msgspec.json.encode(door.Problem(error="the cluster's secret is needed", kind="secret"))
+    body = msgspec.json.encode(api.Problem(error="the cluster's secret is needed", kind="secret"))
     return Response(body, 401, headers, media_type="application/json")
 
 
