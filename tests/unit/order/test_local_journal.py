@@ -32,7 +32,7 @@ from penstock.state.entries import ENTRY_VERSION, Entry, encode_entry
 from penstock.state.orders import LocalJournal, open_local_journal, restore
 from penstock.state.pipeline_commands import CloseJob, DropTable, ExpireWriters
 from penstock.state.read.queries import Queries
-from penstock.state.schema import FORMAT_VERSION
+from penstock.state.schema import FEATURE_LEVEL_MAX, FORMAT_VERSION
 from unit.state.orders import (
     TOPIC_ID,
     CountingRandom,
@@ -194,7 +194,8 @@ def test_a_feature_level_of_a_later_release_stops(tmp_path: Path) -> None:
         stamp_ms=1,
         commands=[RegisterAgent(agent=order.agent_id, level_max=99), SetFeatureLevel(level=99)],
     )
-    with pytest.raises(CorruptDataError, match="feature level 99, this release knows 5"):
+    said = f"feature level 99, this release knows {FEATURE_LEVEL_MAX}"
+    with pytest.raises(CorruptDataError, match=said):
         order._replica.append(encode_entry(entry), stamp_ms=1)
     order.close()
 
