@@ -21,6 +21,7 @@ from penstock.model.ids import PartitionKey
 from penstock.order.host.streams import socket_path
 from penstock.order.outcome import Standing
 from penstock.order.protocol import AgentIdentity
+from penstock.ports.clock import Clock
 from penstock.replica import Applied
 from penstock.state.answers import AnyAnswer, JobOpened, Refused, TopicCreated
 from penstock.state.apply.machine import EntryOutcome
@@ -39,7 +40,9 @@ from penstock.state.read.view import StateView
 from penstock.state.rows import Shard
 from penstock.state.schema import CLUSTER_LEVEL, PIPELINE_LEVEL
 from penstock.system.clock import SystemClock
+from support.simulated.clock import ManualClock
 from support.simulated.randomness import SeededRandom
+from support.waiting import until
 
 WRITER, WORKER = 1, 2
 
@@ -100,7 +103,7 @@ class Writer:
 class Worker:
     """A worker with its view."""
 
-    def __init__(self, folder: Path, agent_id: int = WORKER) -> None:
+    def __init__(self, folder: Path, agent_id: int = WORKER, *, clock: Clock | None = None) -> None:
         self.queries = Queries(folder / "metadata.sqlite")
         self.view = StateView()
         self.resets = 0
@@ -111,12 +114,15 @@ class Worker:
             identity=AgentIdentity(
                 agent_id=agent_id, endpoint=f"host:{agent_id}", level_max=PIPELINE_LEVEL
             ),
-            clock=SystemClock(),
+            clock=clock or SystemClock(),
             random=SeededRandom(agent_id),
         )
 
     async def start(self) -> None:
         await self.order.open()
+        await self.start_following()
+
+    async def start_following(self) -> None:
         await self.order.start(
             on_applied=lambda applied: [self.view.apply(one.outcome.changes) for one in applied],
             on_reset=self.reset,
@@ -134,14 +140,16 @@ class Worker:
 
 
 @asynccontextmanager
-async def host(folder: Path, workers: int = 1) -> AsyncIterator[tuple[Writer, list[Worker]]]:
+async def host(
+    folder: Path, workers: int = 1, *, clock: Clock | None = None
+) -> AsyncIterator[tuple[Writer, list[Worker]]]:
     async with AsyncExitStack() as stack:
         writer = Writer(folder)
         await writer.start()
         stack.push_async_callback(writer.die)
         found = []
         for number in range(workers):
-            worker = Worker(folder, WORKER + number)
+            worker = Worker(folder, WORKER + number, clock=clock)
             await worker.start()
             stack.push_async_callback(worker.close)
             found.append(worker)
@@ -219,6 +227,53 @@ async def test_a_confirmed_head_is_no_older_than_what_another_worker_was_answere
             await first.order.commit([topic(f"t{number}")])
             await second.order.confirm_head()
             assert second.view.topic(f"t{number}") is not None
+
+
+async def test_a_confirmed_head_counts_from_when_it_was_asked_for(tmp_path: Path) -> None:
+    """What is served meanwhile is as old as the question, however late the answer comes."""
+    clock = ManualClock()
+    asked_s: list[float] = []
+    async with host(tmp_path, clock=clock) as (writer, (worker,)):
+
+        def answer_late() -> int:
+            asked_s.append(clock.monotonic_s())
+            clock.advance(10)
+            return writer.order.position
+
+        writer.hub._position = answer_late
+        await worker.order.confirm_head()
+        assert worker.order.head_confirmed_s <= max(asked_s)
+
+
+async def test_a_worker_that_missed_an_entry_begins_again(tmp_path: Path) -> None:
+    async with host(tmp_path) as (writer, (worker,)):
+        writer.order.append([topic("missed")])  # and not published
+        await writer.commit([topic("next")])
+        await until(lambda: worker.resets == 2)
+        assert worker.view.topic("missed") is not None
+        assert worker.view.topic("next") is not None
+
+
+async def test_what_is_applied_while_a_worker_connects_reaches_it(tmp_path: Path) -> None:
+    """The file that the worker loads lacks it, and it comes before the worker is welcome."""
+
+    async def flush_for_long() -> int:
+        position = writer.order.commit()
+        entry = writer.order.prepare([topic("meanwhile")])
+        writer.hub.publish(writer.order.append_written(entry, lambda *_: None))
+        return position
+
+    async with host(tmp_path, workers=0) as (writer, _):
+        writer.hub._flush = flush_for_long
+        worker = Worker(tmp_path)
+        await worker.order.open()
+        writer.hub._flush = writer.flush
+        await worker.start_following()
+        try:
+            await worker.order.confirm_head()
+            assert worker.view.topic("meanwhile") is not None
+        finally:
+            await worker.close()
 
 
 async def test_an_entry_whose_reply_died_with_the_writer_is_applied_once(tmp_path: Path) -> None:
