@@ -13,6 +13,7 @@ import pytest
 
 from penstock.agent.assembly import Agent, assemble
 from penstock.agent.cluster import ClusterFoundation, ClusterJournal
+from penstock.agent.jobs import Job
 from penstock.agent.ports import AgentPorts
 from penstock.agent.settings import AgentSettings, ClusterSettings
 from penstock.groups.settings import GroupSettings
@@ -20,14 +21,16 @@ from penstock.kafka.settings import KafkaSettings
 from penstock.log.archive import ArchiveSettings
 from penstock.log.settings import LogSettings
 from penstock.log.wals.claims import WalFolder
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, RetryableError
 from penstock.order.protocol import AgentIdentity
-from penstock.state.commands import CreateTopic
+from penstock.ports.objects import ObjectInfo
+from penstock.segment import object_key
+from penstock.state.commands import CondemnObjects, CreateTopic
 from penstock.state.digest_plan import Verdict
 from penstock.state.read.queries import Queries
 from penstock.state.schema import FEATURE_LEVEL_MAX
 from penstock.system.believed_clock import BelievedClock
-from support.cluster_rig import NoCalls, ScriptedStore
+from support.cluster_rig import NoCalls, ScriptedStore, passing
 from support.simulated.device import SimulatedDevice
 from support.simulated.inline_executor import InlineExecutor
 from support.simulated.journal import SimulatedJournal
@@ -130,7 +133,9 @@ class Host:
             groups=GroupSettings(),
             kafka=KafkaSettings(auto_create_topics=False),
             retention_check_s=60.0,
-            cluster=ClusterSettings(archive=ArchiveSettings(), restore_window_ms=0),
+            cluster=ClusterSettings(
+                archive=ArchiveSettings(), restore_window_ms=world.restore_window_ms
+            ),
         )
         self.agent = await assemble(settings, ports)
         await self.agent.start()
@@ -159,6 +164,7 @@ class World:
         self.journal = SimulatedJournal(random=SeededRandom(1), clock=clock)
         self.store = ScriptedStore(loop)
         self.ended: list[BaseException] = []
+        self.restore_window_ms = 0
         self.hosts = [Host(self, 1), Host(self, 2)]
 
     async def begin(self) -> list[Host]:
@@ -214,6 +220,64 @@ async def test_an_agent_whose_replica_was_removed_ends_the_stop_of_the_one_that_
     await until(lambda: bad.has_started and not good.has_stopped_writing)
     for host in (good, bad):
         await host.creates(f"by-{host.agent_id}")
+
+
+async def test_an_object_of_the_restore_window_is_deleted_after_the_window(world: World) -> None:
+    world.restore_window_ms = 3_600_000
+    one, _ = await world.begin()
+    key = object_key(agent=9, epoch=1, n=1)
+    world.store.objects[key] = (b"x", 0)
+    await one.do(one.foundation.order.commit([CondemnObjects(keys=[key])]))
+    keeper, grace_s = one.foundation.log.keeper, one.foundation.settings.log.delete_grace_ms / 1000
+    assert grace_s < 1800
+    await passing(1.5 * grace_s)
+    assert await one.do(keeper.delete_condemned()) == 0
+    await passing(3600)
+    assert await one.do(keeper.delete_condemned()) == 1
+    assert key not in world.store.objects
+
+
+async def test_no_orphan_is_condemned_before_archive_and_journal_were_compared(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the journal has lost looks like an orphan to an agent that has just started."""
+    one, _ = await world.begin()
+    keeper, key = one.foundation.log.keeper, object_key(agent=9, epoch=1, n=1)
+    world.store.objects[key] = (b"x", 0)
+    await passing(2 * one.foundation.settings.log.delete_grace_ms / 1000)
+    listed = world.store.list
+
+    def list_but_the_archive(prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
+        if prefix.startswith("archive/"):
+            raise RetryableError("list", prefix, "the store is away")
+        return listed(prefix, after=after)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store, "list", list_but_the_archive)
+        with pytest.raises(RetryableError, match="away"):
+            await one.do(keeper.condemn_orphans())
+    assert await one.do(keeper.condemn_orphans()) == 1
+
+
+async def test_agents_whose_states_differ_archive_and_delete_nothing(world: World) -> None:
+    hosts = await world.begin()
+    await passing(700)
+    for host in hosts:
+        error = RetryableError("compare", "states", "they differ")
+        host.foundation.order.write_stop.error = error
+        await host.do(host.foundation.archiver.run_once())
+        (retention,) = (job for job in host.foundation.jobs() if job.name == "retention")
+        with pytest.raises(RetryableError, match="they differ"):
+            await host.do(_run(retention))
+    assert not any(name.startswith("archive/") for name in world.store.objects)
+    for host in hosts:
+        host.foundation.order.write_stop.error = None
+        await host.do(host.foundation.archiver.run_once())
+    assert any(name.startswith("archive/") for name in world.store.objects), "it was due"
+
+
+async def _run(job: Job) -> None:
+    await job.run()
 
 
 def _is_equal(host: Host) -> bool:

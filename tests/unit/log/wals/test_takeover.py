@@ -9,6 +9,8 @@ from typing import cast
 
 import pytest
 
+from penstock.log.wals.claims import WalAwayError, take_over_wal
+from penstock.log.wals.names import read_wal_id
 from penstock.model.errors import CorruptDataError, RetryableError
 from penstock.model.ids import PartitionKey
 from penstock.ports.device import Device, File
@@ -152,6 +154,33 @@ async def test_one_that_only_the_store_holds_up_reads_the_wal_once(
     assert await two.log.take_over(PosixDevice(tmp_path / "agent1"), deadline_s=20) > 0
     assert await two.read_all(key) == [(0, b"0")]
     assert claims < 250, "heartbeats alone, two in a second"
+
+
+class LeavingVolume(Volume):
+    """A volume that is detached after its id was read."""
+
+    def list(self, folder: str) -> list[str]:
+        self.is_lost = True
+        return super().list(folder)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_detached_volume_is_away_and_not_damaged(cluster: Cluster, *, leaves: bool) -> None:
+    """Its folder is empty, as it would be if all files had been lost."""
+    two, _, _ = await begin(cluster, Volume)
+    folder = cluster.folder / "agent1"
+    wal_id = read_wal_id(PosixDevice(folder))
+    assert wal_id is not None
+    volume = (LeavingVolume if leaves else Volume)(folder, vanishes=True)
+    volume.is_lost = not leaves
+    with pytest.raises(WalAwayError, match="isn't in its directory any more"):
+        await take_over_wal(
+            device_of(volume),
+            wal_id,
+            committer=two.order,
+            queries=lambda: two.queries,
+            pool=InlineExecutor(cluster.random, workers=1),
+        )
 
 
 async def test_one_that_is_asked_for_while_the_log_ends_is_not_begun(cluster: Cluster) -> None:
