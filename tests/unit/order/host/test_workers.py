@@ -375,6 +375,7 @@ def test_every_kind_of_change_survives_its_bytes() -> None:
     )
     every: list[Change] = [
         changes.HeadMoved(PartitionKey(1), 2, 3),
+        changes.OpenMoved(PartitionKey(1), -1),
         changes.AgentSeen(1, 2),
         changes.OpenMoved(PartitionKey(1), 2),
         changes.RunsMoved(partition_key=PartitionKey(1), start=2, end=3),
