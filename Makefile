@@ -56,8 +56,8 @@ format: $(TEST_STAMP) ## Format the code.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-unit: $(TEST_STAMP) ## Unit tests alone, in random order.
-	$(BIN)/pytest $(IN_THREE) tests/unit $(ARGS)
+unit: $(TEST_STAMP) ## Unit tests alone, in random order: all, or those of ARGS=tests/unit/FOLDER.
+	$(BIN)/pytest $(IN_THREE) $(if $(findstring tests/,$(ARGS)),,tests/unit) $(ARGS)
 
 demo: $(TEST_STAMP) ## 336,776 real flights through two clients, a table, Spark SQL, compaction.
 	$(BIN)/python demo/flights.py $(ARGS)
