@@ -100,10 +100,23 @@ _producing = packed(
         "--idempotent/--no-idempotent",
         default=True,
         show_default=True,
-        help="enable.idempotence; Java's default is on, librdkafka's off.",
+        help="Whether producers are idempotent (enable.idempotence); Java's default is on, "
+        "librdkafka's off.",
     ),
-    click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True),
-    click.option("--compression", type=click.Choice(CODECS), default="none", show_default=True),
+    click.option(
+        "--acks",
+        type=click.Choice(["all", "1", "0"]),
+        default="all",
+        show_default=True,
+        help="Which acknowledgements producers wait for.",
+    ),
+    click.option(
+        "--compression",
+        type=click.Choice(CODECS),
+        default="none",
+        show_default=True,
+        help="How producers compress batches.",
+    ),
 )
 _value_bytes = click.option(
     "--value-bytes",
@@ -125,7 +138,7 @@ _seconds = together(
         type=click.FloatRange(min=0.1),
         default=20.0,
         show_default=True,
-        help="Measured.",
+        help="How long the workload is measured.",
     ),
     click.option(
         "--warmup",
@@ -149,7 +162,13 @@ def command() -> None:
 
 
 @command.command("produce")
-@click.option("--records", type=click.IntRange(min=1), default=RECORDS, show_default=True)
+@click.option(
+    "--records",
+    type=click.IntRange(min=1),
+    default=RECORDS,
+    show_default=True,
+    help="How many records are sent.",
+)
 @_value_bytes
 @_partitions
 @_producing
@@ -257,7 +276,13 @@ def latency(
 
 
 @command.command("fan")
-@click.option("--producers", type=click.IntRange(min=1), default=50, show_default=True)
+@click.option(
+    "--producers",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="How many producers send.",
+)
 @click.option(
     "--rate",
     type=click.IntRange(min=1),
@@ -299,7 +324,13 @@ def fan(
 
 
 @command.command("connections")
-@click.option("--consumers", type=click.IntRange(min=1), default=500, show_default=True)
+@click.option(
+    "--consumers",
+    type=click.IntRange(min=1),
+    default=500,
+    show_default=True,
+    help="How many consumers wait for records.",
+)
 @_common
 def connections(consumers: int, common: _Common) -> None:
     """Measure many consumers: what they cost when idle, and how soon each has a new record."""

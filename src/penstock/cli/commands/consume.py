@@ -30,7 +30,13 @@ if TYPE_CHECKING:
 @click.option(
     "--from-time", metavar="TIME", help="Begin at this time: ISO 8601 (UTC) or ms since the epoch."
 )
-@click.option("--partition", "partitions", multiple=True, type=int, help="Only these.")
+@click.option(
+    "--partition",
+    "partitions",
+    multiple=True,
+    type=int,
+    help="Read this partition alone; may be repeated.",
+)
 @click.option("--group", metavar="NAME", help="Read as a member of this group, and commit.")
 @click.option("--max-messages", type=click.IntRange(min=1), help="End after this many records.")
 @click.option(

@@ -109,7 +109,8 @@ _SHOWN_LOST = 5
     "--begin",
     metavar="WHERE",
     default="",
-    help="Of a new table: earliest, latest, an instant with its zone, or PARTITION:OFFSET,... .",
+    help="Where a new table begins: earliest, latest, an instant with its zone, or "
+    "PARTITION:OFFSET,... .",
 )
 @click.option(
     "--adopt",

@@ -47,7 +47,7 @@ from penstock.records.decode import CODECS
     type=click.Choice(CODECS),
     default="none",
     show_default=True,
-    help="Of batches.",
+    help="How batches are compressed.",
 )
 @click.option(
     "--batch-bytes",

@@ -54,7 +54,9 @@ UNREPAIRED_EXIT_STATUS = 1
     help="With --topic: encode lost records again from this Iceberg table, such as"
     " penstock.flights.",
 )
-@click.option("--topic", metavar="TOPIC", default="", help="Of --from-table.")
+@click.option(
+    "--topic", metavar="TOPIC", default="", help="With --from-table: the topic to bring back."
+)
 @click.option(
     "--warehouse",
     metavar="LOCATION",
@@ -63,7 +65,11 @@ UNREPAIRED_EXIT_STATUS = 1
     help="With --from-table: where tables are, a directory or s3://BUCKET/PREFIX.",
 )
 @click.option(
-    "--catalog", metavar="NAME", default="penstock", show_default=True, help="Of --from-table."
+    "--catalog",
+    metavar="NAME",
+    default="penstock",
+    show_default=True,
+    help="With --from-table: the catalog's name.",
 )
 @click.option(
     "--catalog-property",
