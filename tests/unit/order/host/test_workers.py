@@ -120,9 +120,6 @@ class Worker:
 
     async def start(self) -> None:
         await self.order.open()
-        await self.start_following()
-
-    async def start_following(self) -> None:
         await self.order.start(
             on_applied=lambda applied: [self.view.apply(one.outcome.changes) for one in applied],
             on_reset=self.reset,
@@ -256,24 +253,21 @@ async def test_a_worker_that_missed_an_entry_begins_again(tmp_path: Path) -> Non
 
 async def test_what_is_applied_while_a_worker_connects_reaches_it(tmp_path: Path) -> None:
     """The file that the worker loads lacks it, and it comes before the worker is welcome."""
+    async with host(tmp_path) as (writer, (worker,)):
 
-    async def flush_for_long() -> int:
-        position = writer.order.commit()
-        entry = writer.order.prepare([topic("meanwhile")])
-        writer.hub.publish(writer.order.append_written(entry, lambda *_: None))
-        return position
+        async def flush_for_long() -> int:
+            writer.hub._flush = writer.flush
+            position = writer.order.commit()
+            entry = writer.order.prepare([topic("meanwhile")])
+            writer.hub.publish(writer.order.append_written(entry, lambda *_: None))
+            return position
 
-    async with host(tmp_path, workers=0) as (writer, _):
         writer.hub._flush = flush_for_long
-        worker = Worker(tmp_path)
-        await worker.order.open()
-        writer.hub._flush = writer.flush
-        await worker.start_following()
-        try:
-            await worker.order.confirm_head()
-            assert worker.view.topic("meanwhile") is not None
-        finally:
-            await worker.close()
+        await writer.hub.close()
+        await writer.hub.start()
+        await until(lambda: worker.resets == 2)
+        await worker.order.confirm_head()
+        assert worker.view.topic("meanwhile") is not None
 
 
 async def test_an_entry_whose_reply_died_with_the_writer_is_applied_once(tmp_path: Path) -> None:
