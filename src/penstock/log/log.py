@@ -47,6 +47,7 @@ from penstock.state.commands import AnyCommand, TrimLog
 from penstock.state.order_types import AppliedEntries, Order
 from penstock.state.read.view import StateView
 from penstock.state.rows import AgentStatus
+from penstock.state.transactions import AbortedRange
 from penstock.wal import WalReader
 
 
@@ -326,6 +327,12 @@ class Log:
     ) -> TailRead | PartsRead | Missing | None:
         """See `LogReader.read_parts`."""
         return self.reader.read_parts(key, offset, bytes_max, may_load=may_load)
+
+    def aborted(
+        self, key: PartitionKey, start: int, end: int, *, last_aborted: int
+    ) -> list[AbortedRange] | Missing:
+        """See `LogReader.aborted`."""
+        return self.reader.aborted(key, start, end, last_aborted=last_aborted)
 
     def read_failed(self, key: PartitionKey, error: BaseException) -> None:
         """See `Reads.failed`."""

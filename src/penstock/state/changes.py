@@ -51,10 +51,11 @@ class HeadMoved(Struct, frozen=True, gc=False):
 
 class OpenMoved(Struct, frozen=True, gc=False):
     """The least first offset of the transactions that are open in a partition is another; -1: none
-    is open."""
+    is open. `aborted_at`: the marker's offset, if one was aborted; else -1."""
 
     partition_key: PartitionKey
     first_open: int
+    aborted_at: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

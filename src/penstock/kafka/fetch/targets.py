@@ -105,7 +105,7 @@ def find_targets(
                 data.error_code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
         if data.error_code and head is not None:
             # Errors carry the real offsets too: -1 makes some clients loop.
-            data.high_watermark = data.last_stable_offset = head.next_offset
+            data.high_watermark, data.last_stable_offset = head.next_offset, head.last_stable
             data.log_start_offset = head.log_start
             head = None
         elif head is None and not data.error_code:

@@ -14,6 +14,7 @@ from penstock.kafka import confirmed as fresh
 from penstock.kafka.alarm import Alarm
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code
+from penstock.kafka.fetch.committed import below
 from penstock.kafka.fetch.damaged_batch import damaged_batch, wants_damaged_batch
 from penstock.kafka.fetch.targets import Target, find_targets
 from penstock.kafka.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, FetchSessions
@@ -153,6 +154,7 @@ class FetchWork:
         """
         failed = False
         budget = room = loads_left = -1
+        committed = self._request.isolation_level == READ_COMMITTED
         for target in targets:
             head = target.head
             if head is None:
@@ -163,6 +165,8 @@ class FetchWork:
                 continue
             offset, end = target.offset, head.next_offset
             if offset == end:  # true of most partitions for which a consumer waits
+                continue
+            if committed and head.first_open >= 0 and head.last_stable <= offset < end:
                 continue
             if offset > end and not self._certainty.final:
                 # Perhaps it is there and not known here yet: until then it's as the end.
@@ -209,13 +213,40 @@ class FetchWork:
         # KIP-74: the response's first batch is given whole, whatever the limits.
         limit = min(target.bytes_max, room)
         log = self._log
-        read = log.read_parts if self._connection.takes_files else log.read
+        takes_files = self._connection.takes_files
+        if takes_files and self._request.isolation_level == READ_COMMITTED:
+            # Records past the last stable offset are cut off, which takes them in memory.
+            takes_files = target.head is None or target.head.first_open < 0
+        read = log.read_parts if takes_files else log.read
         found = read(target.key, target.offset, max(limit, 0), may_load=may_load)
         if isinstance(found, Missing):
             return found
         if found is not None and (first or found.length <= limit):
             data.views = found.parts if isinstance(found, PartsRead) else found.views
             data.length = found.length
+            if self._request.isolation_level == READ_COMMITTED:
+                return self._leave_committed(target, found.end_offset)
+        return None
+
+    def _leave_committed(self, target: Target, end: int) -> Missing | None:
+        """Leave what a reader of committed records may have, and name what was aborted there.
+
+        Args:
+            end: of the offsets that were read.
+        """
+        head, data, offset = target.head, target.data, target.offset
+        assert head is not None
+        if head.first_open >= 0 and end > head.last_stable:
+            end = head.last_stable
+            data.views = below(cast("Sequence[memoryview]", data.views), end)
+            data.length = sum(map(len, data.views))
+        if head.last_aborted < offset:
+            return None
+        found = self._log.aborted(target.key, offset, end, last_aborted=head.last_aborted)
+        if isinstance(found, Missing):
+            data.views, data.length = (), 0
+            return found
+        data.aborted = [(each.producer_id, each.first_offset) for each in found]
         return None
 
     def _is_enough(self, length: int, *, failed: bool) -> bool:
@@ -273,6 +304,8 @@ class FetchWork:
                 head, data = target.head, target.data
                 if head is not None:
                     data.high_watermark = data.last_stable_offset = head.next_offset
+                    if head.first_open >= 0:
+                        data.last_stable_offset = head.last_stable
                     data.log_start_offset = head.log_start
                     if is_alone and not data.error_code and target.offset >= head.next_offset:
                         # Others may have more; the client's metadata may be minutes old.
@@ -303,6 +336,7 @@ class FetchWork:
         for target in self._touched:
             data = target.data
             data.views, data.length, data.error_code = (), 0, target.place_error
+            data.aborted = ()
         self._touched = []
 
 

@@ -46,6 +46,7 @@ _PARTITION_V9: Final = Struct(">iiqqi")
 _PARTITION_V12: Final = Struct(">iiqiqi")
 _HEAD_V7: Final = Struct(">ihi")
 _ANSWER_V4: Final = Struct(">ihqq")
+_ABORTED: Final = Struct(">qq")
 _ANSWER_V12: Final = Struct(">ihqqq?i")
 
 
@@ -90,6 +91,8 @@ class PartitionData:
     log_start_offset: int = -1
     views: Sequence[Part] = ()
     length: int = 0
+    aborted: Sequence[tuple[int, int]] = ()
+    """Producer ids and first offsets of aborted transactions, for a reader of committed records."""
     preferred_read_replica: int = -1
     """A broker that is nearer to the client; then it is given nothing here (KIP-392)."""
 
@@ -279,7 +282,7 @@ def answer_steps(
 
     Args:
         partitions: those of one topic adjacent to one another.
-        read_committed: then the list of aborted transactions is empty, else null.
+        read_committed: then there is a list of aborted transactions, else it is null.
     """
     flexible = version >= FLEXIBLE_FROM
     parts: list[Buffer | FileRegion] = []
@@ -298,7 +301,7 @@ def answer_steps(
         for start in range(0, len(group), STEP_ITEMS):
             some = group[start : start + STEP_ITEMS]
             for data in some:
-                if flexible:
+                if flexible and not data.aborted:
                     head += _ANSWER_V12.pack(
                         data.partition,
                         data.error_code,
@@ -308,6 +311,8 @@ def answer_steps(
                         read_committed,  # the list's length and one, or null
                         data.preferred_read_replica,
                     )
+                elif flexible:
+                    head += _answer_with_aborted(data)
                 else:
                     head += _classic_answer(data, version, read_committed=read_committed)
                 length = data.length
@@ -331,6 +336,17 @@ def answer_steps(
     return parts
 
 
+def _answer_with_aborted(data: PartitionData) -> bytes:
+    """A partition's answer from version 12 on with aborted transactions, up to its records."""
+    answer = _ANSWER_V4.pack(
+        data.partition, data.error_code, data.high_watermark, data.last_stable_offset
+    )
+    answer += INT64.pack(data.log_start_offset) + uvarint(len(data.aborted) + 1)
+    for producer_id, first_offset in data.aborted:
+        answer += _ABORTED.pack(producer_id, first_offset) + b"\0"
+    return answer + INT32.pack(data.preferred_read_replica)
+
+
 def _classic_answer(data: PartitionData, version: int, *, read_committed: bool) -> bytes:
     """A partition's answer before version 12, up to its records."""
     answer = _ANSWER_V4.pack(
@@ -338,7 +354,9 @@ def _classic_answer(data: PartitionData, version: int, *, read_committed: bool) 
     )
     if version >= 5:
         answer += INT64.pack(data.log_start_offset)
-    answer += INT32.pack(0 if read_committed else -1)
+    answer += INT32.pack(len(data.aborted) if read_committed else -1)
+    for producer_id, first_offset in data.aborted:
+        answer += _ABORTED.pack(producer_id, first_offset)
     if version >= 11:
         answer += INT32.pack(data.preferred_read_replica)
     return answer

@@ -30,7 +30,7 @@ from penstock.model.ids import PartitionKey
 from penstock.ports.objects import FileStore, ObjectStore
 from penstock.records.encode import empty_batch
 from penstock.state.read.queries import Queries, StoredRun
-from penstock.state.transactions import is_marker, marker_of_run
+from penstock.state.transactions import AbortedRange, is_marker, marker_of_run
 from penstock.system import background
 from penstock.wal import WalReader
 
@@ -187,6 +187,20 @@ class LogReader:
             if length >= bytes_max or offset < run.end_offset:
                 break
         return PartsRead(parts, length, offset) if parts else None
+
+    def aborted(
+        self, key: PartitionKey, start: int, end: int, *, last_aborted: int
+    ) -> list[AbortedRange] | Missing:
+        """Return the aborted transactions with records in [start, end).
+
+        Args:
+            start: not above `last_aborted`, nor below the log start.
+            last_aborted: the head's: what is answered is at least as new as the head that the
+                records were read by.
+        """
+        if not self._queries.is_abort_known(key, last_aborted):
+            return Missing(self._start_flush())
+        return self._queries.aborted_between(key, start, end)
 
     def _lost_end(self, key: PartitionKey, offset: int) -> TailRead | None:
         """An empty batch over lost offsets that no run follows, as compaction leaves one at the end

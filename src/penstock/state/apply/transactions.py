@@ -294,7 +294,8 @@ def _write_markers(context: ApplyContext, row: Transaction, marker: Marker) -> N
             aborted.append((key, offset, row.producer_id, first_offset, last_stable))
         named = PartitionKey(key)
         changes.append(HeadMoved(named, partition.log_start, offset + 1))
-        changes.append(OpenMoved(named, NO_OPEN if other_first is None else other_first))
+        first_open = NO_OPEN if other_first is None else other_first
+        changes.append(OpenMoved(named, first_open, -1 if marker.commits else offset))
     if aborted:
         tables.transactions.add_aborted(aborted)
 

@@ -7,7 +7,7 @@ where they are empty.
 from typing import Any, Final
 
 from penstock.model.ids import PartitionKey
-from penstock.state.read.connection import StateConnection
+from penstock.state.read.connection import Parameters, StateConnection
 from penstock.state.rows import OffsetRow
 from penstock.state.transaction_tables import SELECT_TRANSACTIONS, transaction_of_row
 from penstock.state.transactions import AbortedRange, Transaction, TransactionState
@@ -16,6 +16,16 @@ _ABORTED: Final = (
     "SELECT producer_id, first_offset, marker_offset, last_stable FROM aborted"
     " WHERE partition_key = ? AND marker_offset >= ? ORDER BY marker_offset LIMIT ?"
 )
+# The first whose last stable offset is past the end is the last that may matter: what began before
+# the end, and was aborted later, would have held the last stable offset back.
+_ABORTED_BETWEEN: Final = (
+    "SELECT producer_id, first_offset, marker_offset, last_stable FROM aborted"
+    " WHERE partition_key = :key AND marker_offset BETWEEN :start AND coalesce("
+    "(SELECT marker_offset FROM aborted WHERE partition_key = :key AND marker_offset >= :start"
+    " AND last_stable >= :end ORDER BY marker_offset LIMIT 1), :newest)"
+    " AND first_offset < :end ORDER BY marker_offset"
+)
+_NEWEST: Final = 2**63 - 1
 
 
 class TransactionQueries(StateConnection):
@@ -65,6 +75,33 @@ class TransactionQueries(StateConnection):
             )
         )
 
+    def last_aborted(self) -> dict[PartitionKey, int]:
+        """The offset of the last marker of an abort, of each partition that has one."""
+        return dict(
+            self._of_transactions(
+                "SELECT partition_key, max(marker_offset) FROM aborted GROUP BY partition_key"
+            )
+        )
+
+    def is_abort_known(self, key: PartitionKey, marker_offset: int) -> bool:
+        """Whether the state has an abort, by its marker."""
+        return bool(
+            self._of_transactions(
+                "SELECT 1 FROM aborted WHERE partition_key = ? AND marker_offset = ?",
+                (key, marker_offset),
+            )
+        )
+
+    def aborted_between(self, key: PartitionKey, start: int, end: int) -> list[AbortedRange]:
+        """Aborted transactions that a reader of committed records in [start, end) needs to know.
+
+        Source: Kafka's TransactionIndex.collectAbortedTxns.
+        """
+        rows = self._of_transactions(
+            _ABORTED_BETWEEN, {"key": key, "start": start, "end": end, "newest": _NEWEST}
+        )
+        return [AbortedRange(*row) for row in rows]
+
     def aborted_from(self, key: PartitionKey, offset: int, *, limit: int) -> list[AbortedRange]:
         """Aborted transactions of a partition whose markers lie at or past an offset, in order."""
         rows = self._of_transactions(_ABORTED, (key, offset, limit))
@@ -79,5 +116,5 @@ class TransactionQueries(StateConnection):
         )
         return {(row[0], row[1]): OffsetRow(*row[2:]) for row in rows}
 
-    def _of_transactions(self, statement: str, parameters: tuple[object, ...] = ()) -> list[Any]:
+    def _of_transactions(self, statement: str, parameters: Parameters = ()) -> list[Any]:
         return self._execute(statement, parameters) if self._has_transactions else []

@@ -54,15 +54,17 @@ class Topic:
 
 
 class Head:
-    """A partition's log start and next offset (the high watermark), and the first offset of what is
-    open there; NO_OPEN: no transaction is. Changes in place."""
+    """A partition's log start and next offset (the high watermark), the first offset of what is
+    open there (NO_OPEN: no transaction is), and the offset of the last marker of an abort (-1:
+    there is none). Changes in place."""
 
-    __slots__ = ("first_open", "log_start", "next_offset")
+    __slots__ = ("first_open", "last_aborted", "log_start", "next_offset")
 
     def __init__(self, log_start: int, next_offset: int, first_open: int = NO_OPEN) -> None:
         self.log_start = log_start
         self.next_offset = next_offset
         self.first_open = first_open
+        self.last_aborted = -1
 
     @property
     def last_stable(self) -> int:
@@ -144,10 +146,13 @@ class StateView:
         for key, log_start, next_offset in queries.heads():
             head = self._heads[key] = before.get(key) or Head(log_start, next_offset)
             head.log_start, head.next_offset = log_start, next_offset
-            head.first_open = NO_OPEN
+            head.first_open, head.last_aborted = NO_OPEN, -1
         for key, first_open in queries.first_open().items():
             if key in self._heads:
                 self._heads[key].first_open = first_open
+        for key, marker_offset in queries.last_aborted().items():
+            if key in self._heads:
+                self._heads[key].last_aborted = marker_offset
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Follow one or more entries, in order."""
@@ -165,6 +170,8 @@ class StateView:
                 head = heads.get(change.partition_key)
                 if head is not None:
                     head.first_open = change.first_open
+                    if change.aborted_at >= 0:
+                        head.last_aborted = change.aborted_at
             elif type(change) is RunsMoved:
                 pass
             elif type(change) is TopicChanged:

@@ -84,11 +84,12 @@ def test_a_response_reads_back_through_kio(version: int) -> None:
     topic: str | bytes = TOPIC_ID.bytes if version >= 13 else "flights"
     other: str | bytes = uuid.UUID(int=78).bytes if version >= 13 else "other"
     batches = [memoryview(b"x" * 200), memoryview(b"y" * 100)]
+    aborted = [(number, 1 << 40 | number) for number in range(200)]
     parts = encode_fetch(
         [
             PartitionData(topic, 0, 0, 10, 10, 2, batches, 300),
             PartitionData(topic, 1, 1, 7, 7, 3),
-            PartitionData(other, 0, 0, 5, 5, 0),
+            PartitionData(other, 0, 0, 5, 5, 0, aborted=aborted),
         ],
         version,
         session_id=4,
@@ -109,6 +110,8 @@ def test_a_response_reads_back_through_kio(version: int) -> None:
         assert first.partitions[1].log_start_offset == 3
     assert first.partitions[0].aborted_transactions == ()
     assert len(second.partitions) == 1
+    listed = second.partitions[0].aborted_transactions
+    assert [(int(one.producer_id), one.first_offset) for one in listed] == aborted
     if version >= 7:
         assert response.session_id == 4
 

@@ -1,73 +1,13 @@
 """Markers are read at their offsets, wherever the records before and after them lie."""
 
-import asyncio
 from pathlib import Path
 
-from penstock.log.append.plan import PartitionAppend
-from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey
-from penstock.records.batch import check_batch, stored_header
-from penstock.records.decode import Record
-from penstock.records.encode import encode_batch
+from penstock.records.batch import stored_header
 from penstock.records.markers import marker_batch
-from penstock.state.answers import TransactionSettled
-from penstock.state.commands import ADDS_ITSELF, TRANSACTIONAL
-from penstock.state.transaction_commands import EndTransaction, InitTransaction
 from penstock.state.transactions import is_marker
-from support.log_rig import ANY, NOW, Rig, opened_rig
-
-
-class Producer:
-    """A transactional producer of protocol V2, below the Kafka API."""
-
-    def __init__(self, rig: Rig, name: str) -> None:
-        self.rig = rig
-        self.name = name
-        self.producer_id = self.epoch = -1
-        self.sequence = 0
-
-    async def begin(self) -> None:
-        init = InitTransaction(transactional_id=self.name, timeout_ms=60_000)
-        (answer,) = await self.rig.log.commit([init])
-        self.settled(answer)
-
-    async def write(self, key: PartitionKey, value: bytes) -> None:
-        record = Record(offset_delta=0, timestamp=NOW, key=None, value=value, headers=())
-        encoded = encode_batch(
-            [record],
-            producer_id=self.producer_id,
-            producer_epoch=self.epoch,
-            base_sequence=self.sequence,
-        )
-        batch = check_batch(memoryview(encoded), ANY, NOW)
-        # As the API will say it: the attribute of the batch is refused at the border until then.
-        batch.producer_epoch |= TRANSACTIONAL | ADDS_ITSELF
-        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: PenstockError | None) -> None:
-            if error is None:
-                answer.set_result(None)
-            else:
-                answer.set_exception(error)
-
-        self.rig.log.append([PartitionAppend(key, batch)], timeout_ms=5_000, done=done)
-        await answer
-        self.sequence += 1
-
-    async def end(self, *, commits: bool) -> None:
-        end = EndTransaction(
-            transactional_id=self.name,
-            producer_id=self.producer_id,
-            epoch=self.epoch,
-            commits=commits,
-            bumps=True,
-        )
-        (answer,) = await self.rig.log.commit([end])
-        self.settled(answer)
-
-    def settled(self, answer: object) -> None:
-        assert isinstance(answer, TransactionSettled), answer
-        self.producer_id, self.epoch, self.sequence = answer.producer_id, answer.epoch, 0
+from support.log_rig import Rig, opened_rig
+from support.transactional_producer import TransactionalProducer
 
 
 async def read_batches(rig: Rig, key: PartitionKey) -> list[bytes]:
@@ -90,7 +30,7 @@ async def read_batches(rig: Rig, key: PartitionKey) -> list[bytes]:
 
 async def fill(rig: Rig, key: PartitionKey) -> list[tuple[int, int, bool]]:
     """Records with two markers between; offset, producer id and outcome of these."""
-    first, second = Producer(rig, "one"), Producer(rig, "two")
+    first, second = TransactionalProducer(rig, "one"), TransactionalProducer(rig, "two")
     await first.begin()
     await second.begin()
     await rig.append(key, b"plain")
@@ -145,7 +85,7 @@ async def test_what_is_open_and_what_has_ended_outlives_a_crash(tmp_path: Path) 
         (key,) = await rig.topic("t")
         expected = await fill(rig, key)
         before = await assert_markers(rig, key, expected)
-        third = Producer(rig, "three")
+        third = TransactionalProducer(rig, "three")
         await third.begin()
         await third.write(key, b"open")
     async with opened_rig(tmp_path) as rig:

@@ -189,6 +189,10 @@ def assert_equal(queries: Queries, view: StateView, model: Model) -> None:
         assert head is not None
         assert (head.log_start, head.next_offset) == (model.starts[key], len(log))
         assert head.last_stable == model.last_stable(key)
+        # What lies below the log start is forgotten by the tables alone.
+        marked = [offset for offset, record in enumerate(log) if record.marker is False]
+        newest = max((offset for offset in marked if offset >= head.log_start), default=-1)
+        assert newest == (head.last_aborted if head.last_aborted >= head.log_start else -1)
         assert visible(queries, key, head.log_start, head.last_stable, model) == model.visible(key)
     found = {
         (group_id, *place): (row.offset, row.commit_ms)
