@@ -34,6 +34,7 @@ from penstock.model.errors import CorruptDataError, PenstockError
 from penstock.model.steps import Steps, at_once
 from penstock.placement.leaders import Leaders
 from penstock.placement.zones import zone_of
+from penstock.state.read.view import Head
 
 READ_COMMITTED: Final = 1
 RESPONSE_BYTES_MAX: Final = 55 << 20
@@ -58,6 +59,10 @@ class FetchWork:
     _session: FetchSession | None = None
     _loads = 0
     _bytes_max = 0
+    _cuts = False
+    """Whether what is read of a partition is cut at its last stable offset: then in memory."""
+    _end_offset = 0
+    """The end of what was read last."""
 
     def __init__(self, context: RequestContext) -> None:
         broker = context.broker
@@ -166,8 +171,10 @@ class FetchWork:
             offset, end = target.offset, head.next_offset
             if offset == end:  # true of most partitions for which a consumer waits
                 continue
-            if committed and head.first_open >= 0 and head.last_stable <= offset < end:
-                continue
+            if committed:
+                self._cuts = head.first_open >= 0
+                if self._cuts and head.last_stable <= offset < end:
+                    continue
             if offset > end and not self._certainty.final:
                 # Perhaps it is there and not known here yet: until then it's as the end.
                 self._certainty.doubted = not self._certainty.away
@@ -193,6 +200,8 @@ class FetchWork:
                     first=length == 0 and budget > 0,
                     may_load=loads_left > 0,
                 )
+                if committed and data.length:
+                    found = self._leave_committed(target, head)
             except PenstockError as error:
                 # It is damaged, or can't be served here now (another agent's WAL is away, say).
                 # Of this partition alone: the others give what they have.
@@ -213,10 +222,7 @@ class FetchWork:
         # KIP-74: the response's first batch is given whole, whatever the limits.
         limit = min(target.bytes_max, room)
         log = self._log
-        takes_files = self._connection.takes_files
-        if takes_files and self._request.isolation_level == READ_COMMITTED:
-            # Records past the last stable offset are cut off, which takes them in memory.
-            takes_files = target.head is None or target.head.first_open < 0
+        takes_files = self._connection.takes_files and not self._cuts
         read = log.read_parts if takes_files else log.read
         found = read(target.key, target.offset, max(limit, 0), may_load=may_load)
         if isinstance(found, Missing):
@@ -224,19 +230,13 @@ class FetchWork:
         if found is not None and (first or found.length <= limit):
             data.views = found.parts if isinstance(found, PartsRead) else found.views
             data.length = found.length
-            if self._request.isolation_level == READ_COMMITTED:
-                return self._leave_committed(target, found.end_offset)
+            self._end_offset = found.end_offset
         return None
 
-    def _leave_committed(self, target: Target, end: int) -> Missing | None:
-        """Leave what a reader of committed records may have, and name what was aborted there.
-
-        Args:
-            end: of the offsets that were read.
-        """
-        head, data, offset = target.head, target.data, target.offset
-        assert head is not None
-        if head.first_open >= 0 and end > head.last_stable:
+    def _leave_committed(self, target: Target, head: Head) -> Missing | None:
+        """Leave what a reader of committed records may have, and name what was aborted there."""
+        data, offset, end = target.data, target.offset, self._end_offset
+        if self._cuts and end > head.last_stable:
             end = head.last_stable
             data.views = below(cast("Sequence[memoryview]", data.views), end)
             data.length = sum(map(len, data.views))
