@@ -296,8 +296,9 @@ class ClusterTwin:
         ends_itself = by == command.agent and self.level >= 4
         if state.epoch != command.epoch or (state.last_position in unseen and not ends_itself):
             return Refused(Refusal.AGENT_IS_ALIVE)
-        state.status = AgentStatus.FENCED
-        self._free(command.agent)
+        if state.status is not AgentStatus.FENCED:
+            state.status = AgentStatus.FENCED
+            self._free(command.agent)
         return Done()
 
     def _free(self, agent: int) -> None:
