@@ -77,6 +77,7 @@ class ReadBatches(NamedTuple):
 
     views: list[bytes]
     length: int
+    end_offset: int
 
     @property
     def parts(self) -> list[bytes]:
@@ -128,7 +129,7 @@ class ViewLog:
         return head.log_start
 
     def read(self, key: PartitionKey, offset: int, limit: int, *, may_load: bool) -> ReadBatches:
-        return ReadBatches([b"bytes of records"], 16)
+        return ReadBatches([b"bytes of records"], 16, self.high_watermark(key))
 
     read_parts = read
 
