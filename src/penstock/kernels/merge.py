@@ -243,7 +243,7 @@ def merge_blocks(
     records = wide(0)
     base_offset = wide(0)
     base_timestamp = wide(0)
-    max_timestamp = wide(-1)
+    max_timestamp = wide(0)
     epoch = wide(0)
     flags = wide(0)
     stamp = wide(0)
@@ -264,7 +264,6 @@ def merge_blocks(
             start = used
             records = wide(0)
             base_offset = rows[row, BASE_OFFSET]
-            max_timestamp = wide(-1)
             epoch, flags, stamp, horizon = own_epoch, own_flags, own_stamp, own_horizon
         elif (
             own_epoch != epoch
@@ -293,8 +292,9 @@ def merge_blocks(
             if outcome == _FINE:
                 used = behind
                 base_timestamp = group_timestamp
+                greatest = rows[row, MAX_TIMESTAMP]
+                max_timestamp = greatest if records == 0 else max(max_timestamp, greatest)
                 records += count
-                max_timestamp = max(max_timestamp, rows[row, MAX_TIMESTAMP])
         if outcome == _FINE:
             row += 1
             continue

@@ -79,7 +79,7 @@ class _Group:
         self._key: tuple[int, ...] = ()
         self._base_offset = self._end_offset = 0
         self._base_timestamp: int | None = None
-        self._max_timestamp = -1
+        self._max_timestamp = INT64_MIN
         self._count = 0
 
     def add(self, batch: memoryview, records: Sequence[_Record]) -> bool:

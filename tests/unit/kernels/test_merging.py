@@ -181,6 +181,16 @@ def one_record(offset: int, codec: str = "none", **fields: int) -> bytes:
     return bytes(encode_batch([record], codec=codec, base_offset=offset, **fields))
 
 
+def test_the_time_of_an_append_may_be_before_any_clock() -> None:
+    record = Record(offset_delta=0, timestamp=-5000, key=None, value=b"v", headers=())
+    region = [
+        bytes(encode_batch([record], base_offset=n, attributes=LOG_APPEND_TIME)) for n in range(3)
+    ]
+    (batch,) = Merger().merge(memoryview(b"".join(region)), Merging())
+    assert stored_header(batch, 0).max_timestamp == -5000
+    assert read([batch]) == read(region)
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_one_record_batches_of_any_codec_become_one(codec: str) -> None:
     region = [one_record(n, codec, producer_id=5, base_sequence=n) for n in range(500)]
