@@ -9,7 +9,7 @@ A report, not a test. Compare two commits by running it at both, in turns, on on
 
 join and keyed run items' code over files in one process, as an executor on a machine with its
 objects at hand does: reading, checking, copying and writing, without a server. job starts a server,
-produces, and compacts through its door; the server's CPU is told beside the job's.
+produces, and compacts through its API; the server's CPU is told beside the job's.
 
 merge is the kernel alone, over one-record batches in memory: values are JSON of like fields, those
 of 1 KiB with a quarter at random.
@@ -117,7 +117,7 @@ class Files:
 
 
 def pages(partitions: int, runs: int) -> tuple[list[RunPage], dict[str, TopicState]]:
-    """A listing of so many runs, as the door pages it."""
+    """A listing of so many runs, as the API pages it."""
     choice = random.Random(1)
     topics: dict[str, TopicState] = {}
     for number in range((partitions + 99) // 100):
@@ -429,7 +429,7 @@ def peak_mib() -> int:
 
 
 def bench_job(folder: Path, gigabytes: float, engine: str, access: str) -> None:
-    """Compaction through the door of a server that has just taken the records."""
+    """Compaction through the API of a server that has just taken the records."""
     import psutil
     from confluent_kafka import Producer
 

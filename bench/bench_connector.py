@@ -127,9 +127,9 @@ def produce(bootstrap: str, topic: str, size: int, rows: int, codec: str) -> Non
 
 def wait_until_stored(port: int) -> None:
     """Until all is in segments: what is read is history, not the WAL."""
-    from penstock.pipeline.client import DoorClient, DoorOptions
+    from penstock.pipeline.client import ClientOptions, PipelineClient
 
-    with DoorClient(DoorOptions(urls=(f"http://127.0.0.1:{port}",))) as client:
+    with PipelineClient(ClientOptions(urls=(f"http://127.0.0.1:{port}",))) as client:
         deadline = time.monotonic() + 120
         while any(
             page.rows[at + 3] == -1 for page in client.runs() for at in range(0, len(page.rows), 8)

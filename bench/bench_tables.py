@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from penstock.kernels.encode import encode
 from penstock.pipeline.api_messages import OutputObject, WriteRequest, WriteRun
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.lease import JobLease
 from penstock.pipeline.objects import ObjectAccess
@@ -43,8 +43,10 @@ NOW_MS = 1_700_000_000_000
 DRIVER = "--driver"
 
 
-def load(client: DoorClient, topic: str, keys: np.ndarray, value_bytes: int, batch: int) -> None:
-    """Write records by the door, a partition by key."""
+def load(
+    client: PipelineClient, topic: str, keys: np.ndarray, value_bytes: int, batch: int
+) -> None:
+    """Write records by the API, a partition by key."""
     (state,) = client.topics(names=[topic]).topics
     chance = np.random.default_rng(batch)
     with JobLease(client, kind="write", name="bench") as job, ObjectAccess(client) as objects:
@@ -104,7 +106,7 @@ def drive(url: str, warehouse: str, topic: str, mode: str, buckets: int, workers
     settings = TableSettings(
         topic=topic, catalog=CatalogSettings(warehouse=warehouse), mode=mode, buckets=buckets
     )
-    with DoorClient(DoorOptions(urls=(url,))) as client:
+    with PipelineClient(ClientOptions(urls=(url,))) as client:
         before = time.perf_counter()
         summary = run_table_once(client, LocalEngine(workers, processes=True), settings)
         wall_s = time.perf_counter() - before
@@ -174,7 +176,7 @@ def measure(server: ServerProcess, warehouse: Path, arguments: argparse.Namespac
             capture_output=True,
         )
     chance = np.random.default_rng(1)
-    with DoorClient(DoorOptions(urls=(url,))) as client:
+    with PipelineClient(ClientOptions(urls=(url,))) as client:
         load(client, "appended", np.arange(arguments.append_rows), 90, 1)
         print("append", run(url, warehouse, "appended", "append", arguments), flush=True)
         load(client, "upserted", np.arange(arguments.rows), 40, 1)

@@ -33,7 +33,7 @@ from pyiceberg.schema import Schema
 
 from penstock.kernels.encode import encode
 from penstock.pipeline.api_messages import OutputObject, WriteRequest, WriteRun
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.lease import JobLease
 from penstock.pipeline.objects import ObjectAccess
@@ -206,8 +206,8 @@ def decoding(name: str) -> None:
         )
 
 
-def load(client: DoorClient, topic: str, values: list[bytes]) -> None:
-    """Write records by the door, one partition."""
+def load(client: PipelineClient, topic: str, values: list[bytes]) -> None:
+    """Write records by the API, one partition."""
     (state,) = client.topics(names=[topic]).topics
     chunk = 100_000
     with JobLease(client, kind="write", name="bench") as job, ObjectAccess(client) as objects:
@@ -255,7 +255,7 @@ def job(server: ServerProcess, root: Path, name: str, records: int) -> None:
                 check=True,
                 capture_output=True,
             )
-        with DoorClient(DoorOptions(urls=(f"http://{server.http}",))) as client:
+        with PipelineClient(ClientOptions(urls=(f"http://{server.http}",))) as client:
             load(client, topic, payloads)
             for typed in (False, True) if not share else (True,):
                 rates = []

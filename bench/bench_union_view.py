@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--tail", type=int, default=100_000, help="in the log beyond it")
     options = parser.parse_args()
     from bench_connector import fill, produce
-    from penstock.pipeline.client import DoorClient, DoorOptions
+    from penstock.pipeline.client import ClientOptions, PipelineClient
     from penstock.pipeline.engine import LocalEngine
     from penstock.pipeline.session import session
     from penstock.pipeline.tables.job import run_table_once
@@ -49,7 +49,7 @@ def main() -> None:
             url, warehouse = f"http://{server.http}", f"{folder}/warehouse"
             fill(server.bootstrap, "100 B", options.rows, "lz4")
             settings = TableSettings(topic=TOPIC, catalog=CatalogSettings(warehouse=warehouse))
-            with DoorClient(DoorOptions(urls=(url,))) as client:
+            with PipelineClient(ClientOptions(urls=(url,))) as client:
                 assert run_table_once(client, LocalEngine(2), settings).rows == options.rows
                 (topic,) = client.topics(names=[TOPIC]).topics
                 ends = {str(n): one.high_watermark for n, one in enumerate(topic.partitions)}

@@ -49,7 +49,7 @@ def run(
         straight: delays per carrier, computed from the data.
         last: per carrier, partition and offset of its last flight.
     """
-    from penstock.pipeline.client import DoorClient, DoorOptions
+    from penstock.pipeline.client import ClientOptions, PipelineClient
     from penstock.pipeline.session import session
     from penstock.pipeline.spark_engine import SparkEngine
     from penstock.pipeline.tables.job import run_table_once
@@ -61,7 +61,7 @@ def run(
     try:
         with (
             tempfile.TemporaryDirectory(prefix="penstock-demo-lake-") as warehouse,
-            DoorClient(DoorOptions(urls=(url,))) as client,
+            PipelineClient(ClientOptions(urls=(url,))) as client,
         ):
             engine = SparkEngine(spark)
             settings = TableSettings(topic=topic, catalog=CatalogSettings(warehouse=warehouse))

@@ -59,7 +59,7 @@ def scan(
         InvalidRequestError: an option that can't be, or a schema that the table can't follow.
         RetryableError: agents, store or catalog don't answer.
     """
-    from penstock.pipeline.client import DoorClient, DoorOptions
+    from penstock.pipeline.client import ClientOptions, PipelineClient
     from penstock.pipeline.tables.settings import CatalogSettings
     from penstock.pipeline.tables.union import UnionSettings
     from penstock.pipeline.tables.union_scan import scan_union
@@ -75,7 +75,7 @@ def scan(
     )
     urls = (url,) if isinstance(url, str) else tuple(url)
     with (
-        DoorClient(DoorOptions(urls=urls, secret_file=secret_file)) as client,
+        PipelineClient(ClientOptions(urls=urls, secret_file=secret_file)) as client,
         scan_union(client, settings, columns=columns, row_filter=row_filter) as rows,
     ):
         yield rows

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from support.agents import run_cli
 from support.cleaned_topic import CleanedTopic, check_a_topic
 from support.ports import adjacent_ports
@@ -17,7 +17,7 @@ from support.server import ServerProcess
 from support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(
-    "PENSTOCK_TEST_BOOTSTRAP" in os.environ, reason="cleans by a door that only this server has"
+    "PENSTOCK_TEST_BOOTSTRAP" in os.environ, reason="cleans by an API that only this server has"
 )
 
 
@@ -46,7 +46,7 @@ def test_a_cleaned_topic_is_as_in_the_model(
 ) -> None:
     if "WORKERS" in server.settings and not delete_retention_ms:
         pytest.skip("once is enough with workers")
-    with DoorClient(DoorOptions(urls=(f"http://{server.http}",))) as client:
+    with PipelineClient(ClientOptions(urls=(f"http://{server.http}",))) as client:
         topic = CleanedTopic(server.bootstrap, client, "cleaned", delete_retention_ms)
         topic.create()
 
@@ -65,7 +65,7 @@ def alter(server: ServerProcess, topic: str, config: str) -> None:
 
 def test_compact_and_delete_both_work(server: ServerProcess) -> None:
     """Superseded records go by key, then what is old goes whole, and offsets never change."""
-    with DoorClient(DoorOptions(urls=(f"http://{server.http}",))) as client:
+    with PipelineClient(ClientOptions(urls=(f"http://{server.http}",))) as client:
         topic = CleanedTopic(server.bootstrap, client, "both", delete_retention_ms=86_400_000)
         topic.create(**{"cleanup.policy": "compact,delete", "retention.ms": "-1"})
         topic.write(4)

@@ -23,7 +23,7 @@ from support.raw_fetch import fetch_bytes
 from support.server import ServerProcess
 
 pytestmark = pytest.mark.skipif(
-    "PENSTOCK_TEST_BOOTSTRAP" in os.environ, reason="compacts by a door that only this server has"
+    "PENSTOCK_TEST_BOOTSTRAP" in os.environ, reason="compacts by an API that only this server has"
 )
 
 TOPIC = "merged"

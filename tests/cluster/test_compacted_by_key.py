@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from support.agents import PATIENCE, SECRET, Agents, run_cli
 from support.cleaned_topic import CleanedTopic, check_a_topic
 from support.s3 import S3Server, environment
@@ -45,7 +45,7 @@ def test_a_cleaned_topic_is_as_in_the_model(
     cluster: Agents, durability: str, delete_retention_ms: int
 ) -> None:
     urls = tuple(f"http://{agent.http}" for agent in cluster.agents)
-    with DoorClient(DoorOptions(urls=urls)) as client:
+    with PipelineClient(ClientOptions(urls=urls)) as client:
         assert client.info().objects == "presigned"
         topic = CleanedTopic(cluster.bootstrap, client, "cleaned", delete_retention_ms)
         topic.create(**{"penstock.durability": durability})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.pipeline.compaction.items import CompactionSettings
 from penstock.pipeline.compaction.job import compact
 from penstock.pipeline.engine import LocalEngine
@@ -45,7 +45,7 @@ def cluster(
 @pytest.mark.parametrize("durability", ["object", "wal"])
 def test_consumers_notice_nothing(cluster: Agents, durability: str) -> None:
     urls = tuple(f"http://{agent.http}" for agent in cluster.agents)
-    with DoorClient(DoorOptions(urls=urls)) as client:
+    with PipelineClient(ClientOptions(urls=urls)) as client:
         assert client.info().objects == "presigned"
         log = CompactedLog(cluster.bootstrap, client, topic=f"t-{durability}")
         log.create(**{"penstock.durability": durability})
@@ -64,7 +64,7 @@ def test_consumers_notice_nothing(cluster: Agents, durability: str) -> None:
 def test_a_killed_agent_stops_no_job(cluster: Agents) -> None:
     """The driver and the items go on with the other agent."""
     urls = tuple(f"http://{agent.http}" for agent in cluster.agents)
-    with DoorClient(DoorOptions(urls=urls, objects="agent")) as client:
+    with PipelineClient(ClientOptions(urls=urls, objects="agent")) as client:
         log = CompactedLog(cluster.bootstrap, client)
         log.create(**{"penstock.durability": "object"})
         log.write(5)
@@ -109,7 +109,7 @@ def test_a_faulty_store_costs_time_alone(
         agents.add()
         agents.wait_live()
         urls = (f"http://{agents.agents[0].http}",)
-        with DoorClient(DoorOptions(urls=urls)) as client:
+        with PipelineClient(ClientOptions(urls=urls)) as client:
             log = CompactedLog(agents.bootstrap, client)
             log.create()
             log.write(6)

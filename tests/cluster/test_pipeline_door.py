@@ -1,4 +1,4 @@
-"""The pipeline's door of real agents over PostgreSQL and S3, and of a host's workers: bytes go
+"""The pipeline API of real agents over PostgreSQL and S3, and of a host's workers: bytes go
 past the agents, an agent's death is no commit's, and what is away is never answered as empty."""
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.pipeline.api_messages import JobRequest, Range
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.pipeline.lease import JobLease
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import read_range
 from support.agents import SECRET, Agent
-from support.door import new_key, offsets_in, replacement, write_request
+from support.api_server import new_key, offsets_in, replacement, write_request
 from support.ports import free_port
 from support.probe import create_topic
 from support.raw_fetch import raw_producer
@@ -46,9 +46,9 @@ def known_secret(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def opened(
     *urls: str, objects: str = "auto", deadline_s: float = 120.0
-) -> Iterator[tuple[DoorClient, ObjectAccess]]:
-    options = DoorOptions(urls=urls, objects=objects, deadline_s=deadline_s)
-    with DoorClient(options) as client, ObjectAccess(client) as access:
+) -> Iterator[tuple[PipelineClient, ObjectAccess]]:
+    options = ClientOptions(urls=urls, objects=objects, deadline_s=deadline_s)
+    with PipelineClient(options) as client, ObjectAccess(client) as access:
         yield client, access
 
 
@@ -59,7 +59,7 @@ BYTES_CALLS = (
 
 
 def make_topic(world: World, durability: str = "object") -> str:
-    topic = f"door-{durability}-{time.monotonic_ns()}"
+    topic = f"api-{durability}-{time.monotonic_ns()}"
     # Without retention: the tests' records are years old, and agents look for such every 5 minutes.
     create_topic(
         world.agents.agents[0].address,
@@ -78,13 +78,13 @@ def produce(agent: Agent, topic: str, count: int) -> None:
             eventually(lambda: producer.send(topic, 0, b"x"), lambda error: error == "NONE")
 
 
-def topic_id_of(client: DoorClient, topic: str) -> str:
+def topic_id_of(client: PipelineClient, topic: str) -> str:
     (found,) = client.topics([topic]).topics
     return found.topic_id
 
 
 def read(
-    client: DoorClient, objects: ObjectAccess, topic_id: str, end: int, partition: int = 0
+    client: PipelineClient, objects: ObjectAccess, topic_id: str, end: int, partition: int = 0
 ) -> bytes:
     wanted = Range(topic_id, partition, 0, end)
     return b"".join(part.body for part in read_range(client, objects, wanted))
@@ -398,8 +398,8 @@ def test_a_secret_is_read_from_a_file_and_again_when_it_changes(
     monkeypatch.delenv("PENSTOCK_CLUSTER_SECRET")
     path = tmp_path / "secret"
     path.write_text("not-this-one-0123456789\n")
-    options = DoorOptions(urls=(world.agents.agents[0].http,), secret_file=str(path))
-    with DoorClient(options) as client:
+    options = ClientOptions(urls=(world.agents.agents[0].http,), secret_file=str(path))
+    with PipelineClient(options) as client:
         with pytest.raises(InvalidRequestError, match="secret"):
             client.info()
         path.write_text(f"{SECRET}\n")

@@ -326,10 +326,10 @@ def killed_cluster(s3: S3Server, tmp_path: Path) -> Iterator[tuple[str, int, Rec
         eventually(lambda: max(numbers(agents, "archived_position")) >= end, timeout_seconds=120)
         verify("--objects", url, "--journal", postgres.url, records=450)
         # The same through an agent, the first of which is away; objects come from the store.
-        doors = ["127.0.0.1:1", *(agent.http for agent in agents.agents)]
-        verify(*LOCAL, *(part for door in doors for part in ("--url", door)), records=450)
+        apis = ["127.0.0.1:1", *(agent.http for agent in agents.agents)]
+        verify(*LOCAL, *(part for api in apis for part in ("--url", api)), records=450)
         damage(s3, url)
-        done = run_cli("verify", "--url", doors[1], *LOCAL, "--json")
+        done = run_cli("verify", "--url", apis[1], *LOCAL, "--json")
         assert done.returncode == 1
         assert {found["kind"] for found in json.loads(done.stdout)["findings"]} == {"damaged"}
         damage(s3, url)

@@ -7,7 +7,7 @@ import signal
 
 import psutil
 
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.segment import parse_job_key
 from support.compacted_log import CompactedLog, drive, start_driver, stored_segments
 from support.compaction_driver import STEPS
@@ -21,7 +21,7 @@ def job_objects(server: ServerProcess) -> set[str]:
 
 def test_killed_drivers_cost_nothing(server: ServerProcess) -> None:
     url = f"http://{server.http}"
-    with DoorClient(DoorOptions(urls=(url,))) as client:
+    with PipelineClient(ClientOptions(urls=(url,))) as client:
         log = CompactedLog(server.bootstrap, client)
         log.create()
         log.write(4)
@@ -52,7 +52,7 @@ def test_a_driver_that_was_away_commits_nothing(server: ServerProcess) -> None:
     """It stalls between its puts and its commit until its lease is over, its job is closed and what
     it has put is deleted. Then it goes on, and must not name what is gone."""
     url = f"http://{server.http}"
-    with DoorClient(DoorOptions(urls=(url,))) as client:
+    with PipelineClient(ClientOptions(urls=(url,))) as client:
         log = CompactedLog(server.bootstrap, client)
         log.create()
         log.write(4)
@@ -82,7 +82,7 @@ def test_a_driver_that_was_away_commits_nothing(server: ServerProcess) -> None:
 def test_consumers_notice_nothing(server: ServerProcess) -> None:
     """A real consumer reads at all offsets, while runs come, are replaced, and are deleted."""
     url = f"http://{server.http}"
-    with DoorClient(DoorOptions(urls=(url,))) as client:
+    with PipelineClient(ClientOptions(urls=(url,))) as client:
         log = CompactedLog(server.bootstrap, client)
         log.create()
         log.write(4)

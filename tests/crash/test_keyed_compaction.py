@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from support.cleaned_topic import CleanedTopic, Follower
 from support.compacted_log import drive, stored_segments
 from support.compaction_driver import STEPS
@@ -22,7 +22,7 @@ def test_killed_drivers_clean_a_partition_whole_or_not(
     server: ServerProcess, delete_retention_ms: int
 ) -> None:
     url = f"http://{server.http}"
-    with DoorClient(DoorOptions(urls=(url,))) as client, ExitStack() as stack:
+    with PipelineClient(ClientOptions(urls=(url,))) as client, ExitStack() as stack:
         topic = CleanedTopic(server.bootstrap, client, "cleaned", delete_retention_ms)
         topic.create()
         topic.write(3)

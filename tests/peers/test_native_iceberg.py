@@ -18,7 +18,7 @@ from penstock.pipeline.tables.catalog import ancestry, open_catalog, summary_of
 from penstock.pipeline.tables.job import run_table_once
 from penstock.pipeline.tables.offsets import OFFSETS_PROPERTY
 from penstock.pipeline.tables.settings import CatalogSettings, TableSettings
-from support.door import Door, serve_in_thread
+from support.api_server import ApiServer, serve_in_thread
 from support.rest_catalog import serve_rest_catalog
 from support.s3 import S3Server
 from support.server import REPOSITORY
@@ -39,16 +39,16 @@ def lake(tmp_path: Path) -> Lake:
 
 
 @pytest.fixture
-def door(lake: Lake, tmp_path: Path) -> Iterator[Door]:
+def api(lake: Lake, tmp_path: Path) -> Iterator[ApiServer]:
     """With the topic."""
-    with serve_in_thread(tmp_path / "data") as door:
-        door.create("flights", 2)
-        yield door
+    with serve_in_thread(tmp_path / "data") as api:
+        api.create("flights", 2)
+        yield api
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_native_maintenance_changes_nothing(lake: Lake, door: Door, mode: str) -> None:
-    expected = grow(door, lake.settings("flights", mode=mode, buckets=2), commits=3)
+def test_native_maintenance_changes_nothing(lake: Lake, api: ApiServer, mode: str) -> None:
+    expected = grow(api, lake.settings("flights", mode=mode, buckets=2), commits=3)
     told = maintain(lake)
     assert told["before"] == told["after"] == sorted(expected.values())
     assert told["rewritten"] > told["added"] > 0 or mode == "upsert"
@@ -57,44 +57,46 @@ def test_native_maintenance_changes_nothing(lake: Lake, door: Door, mode: str) -
     # The snapshots with offsets are gone: the table's property holds them.
     (left,) = ancestry(lake.table("flights"))
     assert OFFSETS_PROPERTY not in summary_of(left)
-    assert follow(door, lake, "flights", mode=mode).commits == 0
-    goes_on(door, lake.settings("flights", mode=mode), expected)
+    assert follow(api, lake, "flights", mode=mode).commits == 0
+    goes_on(api, lake.settings("flights", mode=mode), expected)
     assert maintain(lake)["after"] == sorted(expected.values())
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_the_command_maintains_by_iceberg_s_procedures(lake: Lake, door: Door, mode: str) -> None:
+def test_the_command_maintains_by_iceberg_s_procedures(
+    lake: Lake, api: ApiServer, mode: str
+) -> None:
     settings = lake.settings("flights", mode=mode, buckets=1)
-    check_the_command(door, settings, joins=mode == "append")
+    check_the_command(api, settings, joins=mode == "append")
     if mode == "upsert":
         return  # as with append
     # Rolled back, the table's property is of offsets that its rows don't reach.
     table = lake.table("flights")
     current = table.current_snapshot()
     assert current is not None
-    grow(door, settings, commits=1)
+    grow(api, settings, commits=1)
     lake.table("flights").manage_snapshots().rollback_to_snapshot(current.snapshot_id).commit()
-    told = json.loads(penstock_maintain(door, settings, jars()).stdout)
+    told = json.loads(penstock_maintain(api, settings, jars()).stdout)
     assert told["snapshots_expired"] == 0
     assert "rolled back" in told["not_expired"]
-    assert follow(door, lake, "flights", mode=mode).commits == 1
-    without = penstock_maintain(door, settings, [])
+    assert follow(api, lake, "flights", mode=mode).commits == 1
+    without = penstock_maintain(api, settings, [])
     assert without.returncode != 0
     assert "Spark doesn't find it by Iceberg's runtime" in without.stderr
     assert "iceberg-spark-runtime-4.1" in without.stderr
 
 
-def test_a_table_of_a_catalog_over_rest(lake: Lake, door: Door, tmp_path: Path) -> None:
+def test_a_table_of_a_catalog_over_rest(lake: Lake, api: ApiServer, tmp_path: Path) -> None:
     lake.folder.mkdir()
     with serve_rest_catalog(tmp_path, lake.folder.as_uri()) as rest:
         catalog = CatalogSettings(
             warehouse=str(lake.folder), properties={"type": "rest", "uri": rest.url}
         )
-        check_the_command(door, TableSettings(topic="flights", catalog=catalog), joins=True)
+        check_the_command(api, TableSettings(topic="flights", catalog=catalog), joins=True)
 
 
 def test_a_table_in_s3(
-    lake: Lake, door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = S3Server(tmp_path / "s3.log").start()
     try:
@@ -104,16 +106,16 @@ def test_a_table_in_s3(
             warehouse=f"s3://{server.make_bucket()}/lake",
             properties={"uri": f"sqlite:///{tmp_path / 'catalog.db'}"},
         )
-        check_the_command(door, TableSettings(topic="flights", catalog=catalog), joins=True)
+        check_the_command(api, TableSettings(topic="flights", catalog=catalog), joins=True)
     finally:
         server.stop()
 
 
-def check_the_command(door: Door, settings: TableSettings, *, joins: bool) -> None:
+def check_the_command(api: ApiServer, settings: TableSettings, *, joins: bool) -> None:
     """It joins files, if there are any to be joined, and expires, and we go on behind it."""
-    expected = grow(door, settings, commits=5)
+    expected = grow(api, settings, commits=5)
     before, _ = files_and_snapshots(settings)
-    done = penstock_maintain(door, settings, jars())
+    done = penstock_maintain(api, settings, jars())
     assert done.returncode == 0, done.stderr[-5000:]
     told = json.loads(done.stdout)
     left, snapshots = files_and_snapshots(settings)
@@ -121,15 +123,15 @@ def check_the_command(door: Door, settings: TableSettings, *, joins: bool) -> No
     assert (told["files_joined"] > 1) == joins, told
     assert snapshots == 1
     assert told["snapshots_expired"] >= 4
-    goes_on(door, settings, expected)
+    goes_on(api, settings, expected)
 
 
 def penstock_maintain(
-    door: Door, settings: TableSettings, jars: list[Path]
+    api: ApiServer, settings: TableSettings, jars: list[Path]
 ) -> subprocess.CompletedProcess[str]:
     catalog = settings.catalog
     arguments = ["pipeline", "table", "--topic", settings.topic, "--maintain", "--native", "--json"]
-    arguments += ["--url", door.client.options.urls[0], "--warehouse", catalog.warehouse]
+    arguments += ["--url", api.client.options.urls[0], "--warehouse", catalog.warehouse]
     arguments += ["--master", "local[2]", "--snapshot-age-hours", "0"]
     for key, value in catalog.properties.items():
         arguments += ["--catalog-property", f"{key}={value}"]
@@ -141,19 +143,19 @@ def penstock_maintain(
     )  # fmt: skip
 
 
-def grow(door: Door, settings: TableSettings, *, commits: int) -> dict[object, list[str]]:
+def grow(api: ApiServer, settings: TableSettings, *, commits: int) -> dict[object, list[str]]:
     """Write to the topic and follow it so often. Returns: by row's identity key and value."""
     expected: dict[object, list[str]] = {}
     for number in range(commits):
-        write(door, number, expected, settings.mode)
-        run_table_once(door.client, LocalEngine(1), settings)
+        write(api, number, expected, settings.mode)
+        run_table_once(api.client, LocalEngine(1), settings)
     return expected
 
 
-def goes_on(door: Door, settings: TableSettings, expected: dict[object, list[str]]) -> None:
+def goes_on(api: ApiServer, settings: TableSettings, expected: dict[object, list[str]]) -> None:
     """What is written next is all that the next run adds."""
-    write(door, len(expected), expected, settings.mode)
-    assert run_table_once(door.client, LocalEngine(1), settings).commits == 1
+    write(api, len(expected), expected, settings.mode)
+    assert run_table_once(api.client, LocalEngine(1), settings).commits == 1
     with open_catalog(settings.catalog) as catalog:
         rows = catalog.load_table(settings.identifier).scan().to_arrow().to_pylist()
     found = sorted([row["key"].decode(), row["value"].decode()] for row in rows)
@@ -167,7 +169,7 @@ def files_and_snapshots(settings: TableSettings) -> tuple[int, int]:
         return len(list(table.scan().plan_files())), len(table.snapshots())
 
 
-def write(door: Door, number: int, expected: dict[object, list[str]], mode: str) -> None:
+def write(api: ApiServer, number: int, expected: dict[object, list[str]], mode: str) -> None:
     for partition in range(2):
         records = []
         for key in range(20):
@@ -175,7 +177,7 @@ def write(door: Door, number: int, expected: dict[object, list[str]], mode: str)
             records.append(new_record(text.encode(), value.encode()))
             place = text if mode == "upsert" else (number, text)
             expected[place] = [text, value]
-        produce(door, "flights", partition, records)
+        produce(api, "flights", partition, records)
 
 
 def maintain(lake: Lake) -> dict[str, list[object]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from peers.packed import archive, build
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.pipeline.java import java_home
 from penstock.version import VERSION
 from support.compacted_log import CompactedLog
@@ -66,7 +66,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="module")
 def log(server: ServerProcess) -> Iterator[CompactedLog]:
-    with DoorClient(DoorOptions(urls=(f"http://{server.http}",))) as client:
+    with PipelineClient(ClientOptions(urls=(f"http://{server.http}",))) as client:
         log = CompactedLog(server.bootstrap, client)
         log.create()
         log.write(4)

@@ -67,20 +67,20 @@ from pathlib import Path
 from penstock.pipeline.spark_engine import SparkEngine
 from penstock.pipeline.session import check_executors, is_connect, session
 from penstock.pipeline.verify import verify_cluster
-from support.door import serve_in_thread
+from support.api_server import serve_in_thread
 
 spark = session(sys.argv[1])
 assert is_connect(spark)
 assert check_executors(spark)
-with tempfile.TemporaryDirectory() as folder, serve_in_thread(Path(folder) / "data") as door:
-    door.create("flights", 2)
-    door.produce("flights", 0, count=10)
-    door.drain()
-    door.produce("flights", 1, count=5)
-    report = verify_cluster(door.client, SparkEngine(spark))
+with tempfile.TemporaryDirectory() as folder, serve_in_thread(Path(folder) / "data") as api:
+    api.create("flights", 2)
+    api.produce("flights", 0, count=10)
+    api.drain()
+    api.produce("flights", 1, count=5)
+    report = verify_cluster(api.client, SparkEngine(spark))
     assert (report.findings, report.records) == ([], 15), report
     reader = spark.read.format("penstock").option("subscribe", "flights")
-    rows = reader.option("url", f"http://{door.server.http_address}").load()
+    rows = reader.option("url", f"http://{api.server.http_address}").load()
     assert rows.count() == 15
 print("as it must be")
 """

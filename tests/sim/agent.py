@@ -31,7 +31,7 @@ from penstock.peers.zone import BLOCKS_PATH
 from penstock.state.commands import DrainAgent
 from penstock.state.rows import AgentStatus
 from penstock.state.schema import FEATURE_LEVEL_MAX
-from sim.door import BLOCK_BYTES
+from sim.api import BLOCK_BYTES
 from sim.history import ViolationError
 from sim.identity import are_batches
 from sim.inherited import InheritedStore

@@ -11,7 +11,7 @@ import msgspec
 from typing_extensions import Buffer
 
 from penstock.model.errors import CorruptDataError, NotFoundError
-from penstock.pipeline import api_messages as door
+from penstock.pipeline import api_messages as messages
 from penstock.pipeline.api_messages import (
     OutputObject,
     Producers,
@@ -41,8 +41,8 @@ from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.records.merging import Merging
 from penstock.state.schema import MERGING_LEVEL
+from sim.api import ProblemError
 from sim.chance import Chance
-from sim.door import ProblemError
 from sim.pipeline import GONE, Outside
 from sim.wire import BrokenError
 
@@ -164,12 +164,12 @@ class Compactor(Outside):
             await self.close_job(job)
 
     async def _plan(self) -> list[Item]:
-        topics = await self.ask("POST", door.TOPICS_PATH, TopicsRequest(), Topics)
+        topics = await self.ask("POST", messages.TOPICS_PATH, TopicsRequest(), Topics)
         pages: list[RunPage] = []
         after = ""
         while True:
             request = RunsRequest(after=after, limit=1 + self.chance.below(40))
-            pages.append(await self.ask("POST", door.RUNS_PATH, request, RunPage))
+            pages.append(await self.ask("POST", messages.RUNS_PATH, request, RunPage))
             after = pages[-1].after
             if not after:
                 break
@@ -190,7 +190,7 @@ class Compactor(Outside):
             asked = ProducersRequest(
                 partitions=[(item.partition.topic_id, item.partition.partition)]
             )
-            answer = await self.ask("POST", door.PRODUCERS_PATH, asked, Producers)
+            answer = await self.ask("POST", messages.PRODUCERS_PATH, asked, Producers)
             item = msgspec.structs.replace(item, producers=answer.producers[0])
         attempt = await self._read_inputs(job, item)
         if attempt is None:
@@ -257,7 +257,7 @@ class Compactor(Outside):
             partitions=done.partitions,
         )
         try:
-            answer = await self.ask("POST", door.REPLACE_PATH, request, Replaced)
+            answer = await self.ask("POST", messages.REPLACE_PATH, request, Replaced)
         except ProblemError as error:
             if error.problem.reason not in GONE:
                 self.history.violate("commit-refused", f"{self.name} job {job} n {n}: {error}")

@@ -31,8 +31,8 @@ from penstock.replica.follower import FollowerSettings
 from penstock.state.orders import ClusterOrder
 from penstock.state.read.queries import Queries
 from penstock.system.believed_clock import BelievedClock
+from sim.api import BLOCK_BYTES, open_api, sources_of
 from sim.clocks import BELIEVED_AFTER_S
-from sim.door import BLOCK_BYTES, open_door, sources_of
 from sim.lane import order_by_a_lane
 from sim.racing import RacingDevice
 from sim.sockets import look_after
@@ -69,7 +69,7 @@ class Parts:
     log: Any = None
     own_blocks: Any = None
     broker: Broker | None = None
-    door: Starlette | None = None
+    api: Starlette | None = None
     quiet_agents: Callable[[], frozenset[int]] | None = None
     standing_of: Callable[[Asked], Standing] | None = None
     groups: GroupCoordinator | None = None
@@ -149,7 +149,7 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
     for job in core.jobs():
         if job.name != "archive" or world.archives:
             parts.tasks.append(asyncio.create_task(_repeat(job.run, on_end)))
-    parts.door = open_door(
+    parts.api = open_api(
         sources_of(
             cluster_id=foundation.cluster_id,
             ages=foundation.ages,

@@ -15,7 +15,7 @@ from typing_extensions import Buffer
 
 from penstock.model.errors import RetryableError
 from penstock.objects.origins import open_origins
-from penstock.pipeline import api_messages as door
+from penstock.pipeline import api_messages as messages
 from penstock.pipeline.api_messages import (
     JobOpen,
     JobRequest,
@@ -33,7 +33,7 @@ from penstock.records.sums import crcs_of
 from penstock.segment import RunDescriber, build_segment, job_object_key
 from penstock.state.schema import PIPELINE_LEVEL
 from sim.actors import Actor
-from sim.door import Door, ProblemError
+from sim.api import ApiCaller, ProblemError
 from sim.history import Place
 from sim.inherited import PARENT_URL, InheritedStore
 from sim.wire import BrokenError
@@ -53,11 +53,11 @@ GONE = {"unknown_job", "out_of_order_commit", "object_condemned", "bad_object"}
 
 
 class Outside(Actor):
-    """A process that reads and writes the bucket itself, and talks to agents by their door."""
+    """A process that reads and writes the bucket itself, and talks to agents by their API."""
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
-        self._door = Door(world, self.chance.fork())
+        self._api = ApiCaller(world, self.chance.fork())
         link = SimulatedLink(
             world.loop, self.chance.fork(), server=world.loop.world, timeout_s=STORE_PATIENCE_S
         )
@@ -78,7 +78,7 @@ class Outside(Actor):
         """
         for _ in range(TRIES_MAX):
             try:
-                return await self._door.call(self.agent(), method, path, message, answer)
+                return await self._api.call(self.agent(), method, path, message, answer)
             except BrokenError:
                 self.move()
                 await self.pause(0.05, 0.5)
@@ -100,16 +100,16 @@ class Outside(Actor):
             lease_ms=1_000 + self.chance.below(4_000),
             age_max_ms=5_000 + self.chance.below(20_000),
         )
-        return await self.ask("POST", door.JOBS_PATH, request, JobOpen)
+        return await self.ask("POST", messages.JOBS_PATH, request, JobOpen)
 
     async def close_job(self, job: int) -> None:
         """As its owner."""
-        await self.ask("DELETE", f"{door.JOBS_PATH}/{job}", None, dict)
+        await self.ask("DELETE", f"{messages.JOBS_PATH}/{job}", None, dict)
 
     async def renew_job(self, job: int) -> bool:
         """Whether it goes on."""
         try:
-            await self.ask("POST", f"{door.JOBS_PATH}/{job}/renew", None, dict)
+            await self.ask("POST", f"{messages.JOBS_PATH}/{job}/renew", None, dict)
         except ProblemError:
             return False
         return True
@@ -191,7 +191,7 @@ class StreamWriter(Outside):
             try:
                 if self._job is None or self.chance.happens(0.1):
                     job = (await self.open_job("write")).job
-                    topics = await self.ask("POST", door.TOPICS_PATH, TopicsRequest(), Topics)
+                    topics = await self.ask("POST", messages.TOPICS_PATH, TopicsRequest(), Topics)
                     self._ids = {topic.name: topic.topic_id for topic in topics.topics}
                     self._job = job
                 request = await self._stage(rows, self._job)
@@ -201,7 +201,7 @@ class StreamWriter(Outside):
                     continue
                 if self.chance.happens(0.05):
                     await self.pause(0.5, 6)
-                written = await self.ask("POST", door.WRITE_PATH, request, Written)
+                written = await self.ask("POST", messages.WRITE_PATH, request, Written)
             except BrokenError:
                 self.history.count("write replayed")
             except ProblemError as error:
@@ -270,7 +270,7 @@ class StreamWriter(Outside):
         """A driver that took itself for alive sends what it had begun: it is the last batch, which
         gets its first answer."""
         try:
-            written = await self.ask("POST", door.WRITE_PATH, request, Written)
+            written = await self.ask("POST", messages.WRITE_PATH, request, Written)
         except (BrokenError, ProblemError) as error:
             self.history.count(f"zombie's write: {type(error).__name__}")
             return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.pipeline.compaction import job as compaction
 from penstock.pipeline.compaction.items import CompactionSettings
 from penstock.pipeline.compaction.job import compact
@@ -39,7 +39,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 @pytest.fixture
 def log(server: ServerProcess) -> Iterator[CompactedLog]:
     url = f"http://{server.http}"
-    with DoorClient(DoorOptions(urls=(url,))) as client:
+    with PipelineClient(ClientOptions(urls=(url,))) as client:
         log = CompactedLog(server.bootstrap, client)
         log.create()
         yield log

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from chaos.world import World
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.pipeline.compaction.items import CompactionSettings
 from penstock.pipeline.compaction.job import compact
 from penstock.pipeline.engine import LocalEngine
@@ -62,9 +62,9 @@ def read(spark: SparkSession, world: World, secret_file: Path) -> Any:
 
 
 @pytest.fixture
-def client(world: World, secret_file: Path) -> Iterator[DoorClient]:
+def client(world: World, secret_file: Path) -> Iterator[PipelineClient]:
     urls = tuple(f"http://{agent.http}" for agent in world.agents.agents)
-    with DoorClient(DoorOptions(urls=urls, secret_file=str(secret_file))) as client:
+    with PipelineClient(ClientOptions(urls=urls, secret_file=str(secret_file))) as client:
         yield client
 
 
@@ -118,7 +118,7 @@ def test_fresh_records_from_a_wal(topics: Topics, read: Any):
     assert values(read(topic)) == written
 
 
-def test_compaction_between_planning_and_reading(topics: Topics, read: Any, client: DoorClient):
+def test_compaction_between_planning_and_reading(topics: Topics, read: Any, client: PipelineClient):
     topic = topics.make(1, penstock_durability="object")
     written = fill(topics, topic, 200)
     frame = planned(read(topic, maxRecordsPerPartition="30", leaseMs="0"))
@@ -129,7 +129,7 @@ def test_compaction_between_planning_and_reading(topics: Topics, read: Any, clie
 
 
 def test_compaction_by_key_between_planning_and_reading(
-    topics: Topics, read: Any, client: DoorClient
+    topics: Topics, read: Any, client: PipelineClient
 ):
     """Gaps in offsets are no end and no loss."""
     topic = topics.make(

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from support.door import Door, serve_in_thread
+from support.api_server import ApiServer, serve_in_thread
 from support.ports import free_port
 from support.server import REPOSITORY
 from support.tables import Lake
@@ -32,7 +32,7 @@ END_S = 120
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[Door]:
+def api(tmp_path: Path) -> Iterator[ApiServer]:
     with serve_in_thread(tmp_path / "server") as found:
         yield found
 
@@ -40,7 +40,7 @@ def door(tmp_path: Path) -> Iterator[Door]:
 class Run:
     """The command, and what it says over HTTP."""
 
-    def __init__(self, door: Door, folder: Path, *arguments: str) -> None:
+    def __init__(self, api: ApiServer, folder: Path, *arguments: str) -> None:
         self.port = free_port()
         self.errors = folder / "errors"
         environment = {key: value for key, value in os.environ.items() if "PENSTOCK_" not in key}
@@ -48,7 +48,7 @@ class Run:
         with self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "penstock", "pipeline", "run", "--master", "local[2]",
-                 "--memory", "512m", "--url", str(door.server.http_address),
+                 "--memory", "512m", "--url", str(api.server.http_address),
                  "--warehouse", str(folder / "warehouse"), "--table-interval", "0.1",
                  "--compaction-interval", "1", "--http", f"127.0.0.1:{self.port}", *arguments],
                 env=environment, cwd=folder, stdout=subprocess.DEVNULL, stderr=errors,
@@ -87,8 +87,8 @@ class Run:
 
 
 @contextmanager
-def running(door: Door, folder: Path, *arguments: str) -> Iterator[Run]:
-    run = Run(door, folder, *arguments)
+def running(api: ApiServer, folder: Path, *arguments: str) -> Iterator[Run]:
+    run = Run(api, folder, *arguments)
     try:
         yield run
     finally:
@@ -128,12 +128,12 @@ def is_gone(pid: int) -> bool:
 
 
 def test_a_table_goes_on_after_java_and_the_engine_process_were_killed(
-    door: Door, tmp_path: Path
+    api: ApiServer, tmp_path: Path
 ) -> None:
-    topics = Topics(str(door.server.kafka_address))
+    topics = Topics(str(api.server.kafka_address))
     name = topics.make(PARTITIONS, penstock_table="iceberg")
     job = f"table of {name}"
-    with running(door, tmp_path) as run:
+    with running(api, tmp_path) as run:
         with writing(topics, name) as written:
             for number, victim in enumerate(("java", "engine"), start=1):
                 pids = run.pids_in_mid_job(job)
@@ -164,7 +164,7 @@ def test_a_table_goes_on_after_java_and_the_engine_process_were_killed(
         ]
         eventually(
             lambda: (
-                [end for _, end in door.client.tables(topics_id(door, name))[0].offsets] == written
+                [end for _, end in api.client.tables(topics_id(api, name))[0].offsets] == written
             ),
             timeout_seconds=END_S,
         )
@@ -178,30 +178,32 @@ def test_a_table_goes_on_after_java_and_the_engine_process_were_killed(
         eventually(lambda: all(map(is_gone, pids)))
 
 
-def topics_id(door: Door, name: str) -> str:
-    return door.client.topics(names=[name]).topics[0].topic_id
+def topics_id(api: ApiServer, name: str) -> str:
+    return api.client.topics(names=[name]).topics[0].topic_id
 
 
-def test_the_schedulers_death_ends_the_engine_process_and_java(door: Door, tmp_path: Path) -> None:
-    topics = Topics(str(door.server.kafka_address))
+def test_the_schedulers_death_ends_the_engine_process_and_java(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    topics = Topics(str(api.server.kafka_address))
     name = topics.make(PARTITIONS, penstock_table="iceberg")
-    with running(door, tmp_path) as run, writing(topics, name):
+    with running(api, tmp_path) as run, writing(topics, name):
         pids = run.pids_in_mid_job(f"table of {name}")
         run.process.kill()
         eventually(lambda: all(map(is_gone, pids)), timeout_seconds=END_S)
 
 
-def test_ctrl_c_ends_all_in_order_and_twice_at_once(door: Door, tmp_path: Path) -> None:
-    topics = Topics(str(door.server.kafka_address))
+def test_ctrl_c_ends_all_in_order_and_twice_at_once(api: ApiServer, tmp_path: Path) -> None:
+    topics = Topics(str(api.server.kafka_address))
     name = topics.make(PARTITIONS, penstock_table="iceberg")
     with writing(topics, name):
-        with running(door, tmp_path) as run:
+        with running(api, tmp_path) as run:
             pids = run.pids_in_mid_job(f"table of {name}")
             run.process.send_signal(signal.SIGINT)
             assert run.process.wait(END_S) == 0, run.shown()
             assert all(map(is_gone, pids))
             assert "failed" not in run.shown()
-        with running(door, tmp_path) as run:
+        with running(api, tmp_path) as run:
             pids = run.pids_in_mid_job(f"table of {name}")
             os.kill(pids[1], signal.SIGSTOP)  # Java hangs, and so does the job
             run.process.send_signal(signal.SIGINT)

@@ -28,7 +28,7 @@ from pyiceberg.types import (
 )
 
 import penstock.spark
-from support.door import NOW_MS, Door, serve_in_thread
+from support.api_server import NOW_MS, ApiServer, serve_in_thread
 from support.row_deletes import delete_rows
 from support.tables import Lake, follow, new_record, produce
 
@@ -39,9 +39,9 @@ DAY_MS = 86_400_000
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    with serve_in_thread(tmp_path_factory.mktemp("server")) as door:
-        yield door
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with serve_in_thread(tmp_path_factory.mktemp("server")) as api:
+        yield api
 
 
 @pytest.fixture
@@ -49,18 +49,18 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path / "warehouse")
 
 
-def fill(door: Door, lake: Lake, topic: str, count: int, *, at_ms: int = NOW_MS) -> None:
+def fill(api: ApiServer, lake: Lake, topic: str, count: int, *, at_ms: int = NOW_MS) -> None:
     """Add records to a topic of one partition, then rows to its table."""
-    if topic not in door.topics:
-        door.create(topic, 1)
-        door.create(f"{topic}.dlq", 1)
+    if topic not in api.topics:
+        api.create(topic, 1)
+        api.create(f"{topic}.dlq", 1)
     produce(
-        door,
+        api,
         topic,
         0,
         [new_record(b"k%d" % n, b"v%d" % n, timestamp_ms=at_ms + n) for n in range(count)],
     )
-    follow(door, lake, topic)
+    follow(api, lake, topic)
 
 
 def read(spark: SparkSession, lake: Lake, topic: str, **options: Any) -> DataFrame:
@@ -68,8 +68,10 @@ def read(spark: SparkSession, lake: Lake, topic: str, **options: Any) -> DataFra
     return reader.options(warehouse=str(lake.folder), **options).load()
 
 
-def test_rows_are_the_tables_with_sparks_types(spark: SparkSession, door: Door, lake: Lake) -> None:
-    fill(door, lake, "rows", 5)
+def test_rows_are_the_tables_with_sparks_types(
+    spark: SparkSession, api: ApiServer, lake: Lake
+) -> None:
+    fill(api, lake, "rows", 5)
     frame = read(spark, lake, "rows")
     assert frame.schema.simpleString() == (
         "struct<key:binary,value:binary,partition:int,offset:bigint,timestamp:timestamp,"
@@ -86,9 +88,9 @@ def test_rows_are_the_tables_with_sparks_types(spark: SparkSession, door: Door, 
 
 
 def test_rows_deleted_by_position_and_renamed_columns_are_heeded(
-    spark: SparkSession, door: Door, lake: Lake
+    spark: SparkSession, api: ApiServer, lake: Lake
 ) -> None:
-    fill(door, lake, "changed", 6)
+    fill(api, lake, "changed", 6)
     table = lake.table("changed")
     (task,) = table.scan().plan_files()
     delete_rows(table, task.file, [1, 4])
@@ -104,12 +106,12 @@ def test_rows_deleted_by_position_and_renamed_columns_are_heeded(
 
 
 def test_a_frame_keeps_its_snapshot_and_a_new_one_has_the_newest_or_the_named_one(
-    spark: SparkSession, door: Door, lake: Lake
+    spark: SparkSession, api: ApiServer, lake: Lake
 ) -> None:
-    fill(door, lake, "grows", 3)
+    fill(api, lake, "grows", 3)
     frame = read(spark, lake, "grows")
     first = lake.table("grows").current_snapshot().snapshot_id
-    fill(door, lake, "grows", 2)
+    fill(api, lake, "grows", 2)
     assert frame.count() == 3
     assert frame.join(frame, "offset").count() == 3
     assert read(spark, lake, "grows").count() == 5
@@ -117,10 +119,10 @@ def test_a_frame_keeps_its_snapshot_and_a_new_one_has_the_newest_or_the_named_on
 
 
 def test_filters_leave_files_out_and_change_no_answer(
-    spark: SparkSession, door: Door, lake: Lake
+    spark: SparkSession, api: ApiServer, lake: Lake
 ) -> None:
     for day in range(3):
-        fill(door, lake, "days", 4, at_ms=NOW_MS + day * DAY_MS)
+        fill(api, lake, "days", 4, at_ms=NOW_MS + day * DAY_MS)
     when = datetime.fromtimestamp((NOW_MS + 2 * DAY_MS) / 1000, tz=UTC).isoformat()
     for where in (f"timestamp >= timestamp'{when}'", "offset IN (9, 10)", "key = X'6B31'"):
         pushed = read(spark, lake, "days", filterPushdown="true").where(where)
@@ -133,15 +135,15 @@ def test_filters_leave_files_out_and_change_no_answer(
 
 
 def test_registering_makes_a_view_of_each_table(
-    spark: SparkSession, door: Door, lake: Lake
+    spark: SparkSession, api: ApiServer, lake: Lake
 ) -> None:
-    fill(door, lake, "one", 2)
-    fill(door, lake, "two", 3)
+    fill(api, lake, "one", 2)
+    fill(api, lake, "two", 3)
     views = penstock.spark.register(spark, warehouse=str(lake.folder))
     assert views == ["one", "two"]
     found = spark.sql("SELECT count(*) FROM one JOIN two ON one.key = two.key").collect()[0][0]
     assert found == 2
-    fill(door, lake, "two", 1)
+    fill(api, lake, "two", 1)
     penstock.spark.register(spark, warehouse=str(lake.folder))
     assert spark.sql("SELECT count(*) FROM two").collect()[0][0] == 4
     for view in views:

@@ -13,7 +13,7 @@ from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.spark_engine import SparkEngine
 from penstock.pipeline.tables.job import TableSummary, run_table_once
 from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
-from support.door import NOW_MS, Door, serve_in_thread
+from support.api_server import NOW_MS, ApiServer, serve_in_thread
 from support.tables import Lake, new_record, produce, records_of
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ DAY_MS = 86_400_000
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    with serve_in_thread(tmp_path_factory.mktemp("server")) as door:
-        yield door
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with serve_in_thread(tmp_path_factory.mktemp("server")) as api:
+        yield api
 
 
 @pytest.fixture
@@ -34,30 +34,30 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def follow(
-    spark: SparkSession, door: Door, lake: Lake, topic: str, **changes: object
+    spark: SparkSession, api: ApiServer, lake: Lake, topic: str, **changes: object
 ) -> TableSummary:
-    return run_table_once(door.client, SparkEngine(spark), lake.settings(topic, **changes))
+    return run_table_once(api.client, SparkEngine(spark), lake.settings(topic, **changes))
 
 
 def test_without_iceberg_s_runtime_its_procedures_are_refused_and_nothing_changes(
-    spark: SparkSession, door: Door, lake: Lake
+    spark: SparkSession, api: ApiServer, lake: Lake
 ) -> None:
-    door.create("refused", 1)
+    api.create("refused", 1)
     for number in range(5):
-        produce(door, "refused", 0, [new_record(b"a", b"%d" % number)])
-        follow(spark, door, lake, "refused")
+        produce(api, "refused", 0, [new_record(b"a", b"%d" % number)])
+        follow(spark, api, lake, "refused")
     before = lake.table("refused").metadata_location
     upkeep = Maintenance(snapshot_age_ms=-DAY_MS)
     settings = lake.settings("refused")
     try:
         with pytest.raises(InvalidRequestError, match="doesn't find it by Iceberg's") as told:
-            maintain_table(door.client, SparkEngine(spark), settings, upkeep, is_native=True)
+            maintain_table(api.client, SparkEngine(spark), settings, upkeep, is_native=True)
     finally:
         for name in ("", ".type", ".uri", ".warehouse", ".cache-enabled"):
             spark.conf.unset(f"spark.sql.catalog.penstock{name}")
     assert "iceberg-spark-runtime-4.1" in told.value.hint
     with pytest.raises(InvalidRequestError, match="there is no Spark"):
-        maintain_table(door.client, LocalEngine(1), settings, upkeep, is_native=True)
+        maintain_table(api.client, LocalEngine(1), settings, upkeep, is_native=True)
     assert lake.table("refused").metadata_location == before
 
 
@@ -68,19 +68,21 @@ def frame(spark: SparkSession, lake: Lake, topic: str) -> DataFrame:
     return spark.read.parquet(*files)
 
 
-def test_executors_write_and_spark_sql_reads(spark: SparkSession, door: Door, lake: Lake) -> None:
-    door.create("flights", 3)
-    door.create("flights.dlq", 1)
+def test_executors_write_and_spark_sql_reads(
+    spark: SparkSession, api: ApiServer, lake: Lake
+) -> None:
+    api.create("flights", 3)
+    api.create("flights.dlq", 1)
     for partition in range(3):
         records = [
             new_record(b"%d" % n, b"%d" % (n * 10), timestamp_ms=NOW_MS + n % 2 * DAY_MS)
             for n in range(100)
         ]
-        produce(door, "flights", partition, [*records, new_record(b"bad", b"", timestamp_ms=2**62)])
-    summary = follow(spark, door, lake, "flights", target_file_bytes=2_000)
+        produce(api, "flights", partition, [*records, new_record(b"bad", b"", timestamp_ms=2**62)])
+    summary = follow(spark, api, lake, "flights", target_file_bytes=2_000)
     assert (summary.rows, summary.bad_records) == (300, 3)
-    assert len(records_of(door, "flights.dlq")) == 3
-    assert follow(spark, door, lake, "flights").rows == 0
+    assert len(records_of(api, "flights.dlq")) == 3
+    assert follow(spark, api, lake, "flights").rows == 0
     frame(spark, lake, "flights").createOrReplaceTempView("flights")
     found = spark.sql(
         "SELECT to_date(timestamp) AS day, count(*) AS n, sum(int(string(value))) AS s "
@@ -91,19 +93,19 @@ def test_executors_write_and_spark_sql_reads(spark: SparkSession, door: Door, la
     assert [(row.n, row.s) for row in found] == [(150, even), (150, odd)]
 
 
-def test_executors_upsert_and_join(spark: SparkSession, door: Door, lake: Lake) -> None:
-    door.create("keys", 2)
+def test_executors_upsert_and_join(spark: SparkSession, api: ApiServer, lake: Lake) -> None:
+    api.create("keys", 2)
     for number in range(3):
         for partition in range(2):
             changes = [new_record(b"%d-%d" % (partition, key), b"%d" % number) for key in range(50)]
-            produce(door, "keys", partition, [*changes, new_record(b"%d-7" % partition, None)])
-        follow(spark, door, lake, "keys", mode="upsert", buckets=2)
+            produce(api, "keys", partition, [*changes, new_record(b"%d-7" % partition, None)])
+        follow(spark, api, lake, "keys", mode="upsert", buckets=2)
     rows = frame(spark, lake, "keys").selectExpr("string(key)", "string(value)").collect()
     assert sorted((row[0], row[1]) for row in rows) == sorted(
         (f"{partition}-{key}", "2") for partition in range(2) for key in range(50) if key != 7
     )
     settings = lake.settings("keys", mode="upsert")
     upkeep = Maintenance(files_min=1)
-    joined = maintain_table(door.client, SparkEngine(spark), settings, upkeep)
+    joined = maintain_table(api.client, SparkEngine(spark), settings, upkeep)
     assert joined.files_written == 2
     assert frame(spark, lake, "keys").count() == 98

@@ -11,7 +11,7 @@ import pytest
 import penstock.spark
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
-from support.door import NOW_MS, Door, serve_in_thread
+from support.api_server import NOW_MS, ApiServer, serve_in_thread
 from support.registry import serve_registry
 from support.tables import Lake, follow, new_record, produce, produce_values
 from support.typed import avro, record, typed
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    with serve_in_thread(tmp_path_factory.mktemp("server")) as door:
-        yield door
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with serve_in_thread(tmp_path_factory.mktemp("server")) as api:
+        yield api
 
 
 @pytest.fixture
@@ -31,28 +31,28 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path / "warehouse")
 
 
-def create(door: Door, topic: str) -> None:
-    door.create(topic, 2)
-    door.create(f"{topic}.dlq", 1)
+def create(api: ApiServer, topic: str) -> None:
+    api.create(topic, 2)
+    api.create(f"{topic}.dlq", 1)
 
 
-def fill(door: Door, topic: str, *numbers: int) -> None:
+def fill(api: ApiServer, topic: str, *numbers: int) -> None:
     for partition in (0, 1):
         produce(
-            door,
+            api,
             topic,
             partition,
             [new_record(b"k%d" % n, b"v%d" % n, timestamp_ms=NOW_MS + n) for n in numbers],
         )
 
 
-def read(spark: SparkSession, door: Door, lake: Lake, topic: str, **options: Any) -> DataFrame:
+def read(spark: SparkSession, api: ApiServer, lake: Lake, topic: str, **options: Any) -> DataFrame:
     given = {"view": "table+log", "subscribe": topic, "warehouse": str(lake.folder), **options}
-    return spark.read.format("penstock").option("url", url_of(door)).options(**given).load()
+    return spark.read.format("penstock").option("url", url_of(api)).options(**given).load()
 
 
-def url_of(door: Door) -> str:
-    (url,) = door.client.options.urls
+def url_of(api: ApiServer) -> str:
+    (url,) = api.client.options.urls
     return url
 
 
@@ -67,37 +67,37 @@ def everything(count: int) -> list[tuple[int, int]]:
 
 
 def test_each_record_is_counted_once_whatever_happens_after_it_is_loaded(
-    spark: SparkSession, door: Door, lake: Lake
+    spark: SparkSession, api: ApiServer, lake: Lake
 ) -> None:
-    create(door, "rows")
+    create(api, "rows")
     for n in range(4):
-        fill(door, "rows", n)
-        follow(door, lake, "rows")
-    fill(door, "rows", *range(4, 10))
-    frame = read(spark, door, lake, "rows", partitionBytes="4000")
+        fill(api, "rows", n)
+        follow(api, lake, "rows")
+    fill(api, "rows", *range(4, 10))
+    frame = read(spark, api, lake, "rows", partitionBytes="4000")
     assert frame.schema.simpleString() == (
         "struct<key:binary,value:binary,partition:int,offset:bigint,timestamp:timestamp,"
         "headers:array<struct<key:string,value:binary>>>"
     )
     # What comes after is not of this DataFrame, and what goes stays for it.
-    fill(door, "rows", *range(10, 13))
-    follow(door, lake, "rows")
+    fill(api, "rows", *range(10, 13))
+    follow(api, lake, "rows")
     upkeep = Maintenance(snapshot_age_ms=0, orphan_age_ms=0, files_min=2)
-    fill(door, "rows", 13)
-    follow(door, lake, "rows")
-    done = maintain_table(door.client, LocalEngine(1), lake.settings("rows"), upkeep)
+    fill(api, "rows", 13)
+    follow(api, lake, "rows")
+    done = maintain_table(api.client, LocalEngine(1), lake.settings("rows"), upkeep)
     assert (done.files_joined > 0, done.snapshots_expired) == (True, 0)
     assert places(frame) == everything(10)
     assert frame.count() == 20
     assert frame.join(frame, ["partition", "offset"]).count() == 20
     values = [bytes(row.value) for row in frame.where("partition = 0").orderBy("offset").collect()]
     assert values == [b"v%d" % n for n in range(10)]
-    assert places(read(spark, door, lake, "rows")) == everything(14)
-    some = read(spark, door, lake, "rows", columns="offset,partition")
+    assert places(read(spark, api, lake, "rows")) == everything(14)
+    some = read(spark, api, lake, "rows", columns="offset,partition")
     assert some.columns == ["offset", "partition"]
     chosen = (
         spark.read.format("penstock")
-        .option("url", url_of(door))
+        .option("url", url_of(api))
         .options(view="table+log", subscribe="rows", warehouse=str(lake.folder))
         .schema("offset bigint")
         .load()
@@ -105,87 +105,87 @@ def test_each_record_is_counted_once_whatever_happens_after_it_is_loaded(
     assert chosen.agg({"offset": "sum"}).collect()[0][0] == 2 * sum(range(14))
 
 
-def test_registered_views_have_the_log_too(spark: SparkSession, door: Door, lake: Lake) -> None:
-    create(door, "viewed")
-    fill(door, "viewed", 0, 1)
-    follow(door, lake, "viewed")
-    fill(door, "viewed", 2)
-    for url, count in (("", 4), (url_of(door), 6)):
+def test_registered_views_have_the_log_too(spark: SparkSession, api: ApiServer, lake: Lake) -> None:
+    create(api, "viewed")
+    fill(api, "viewed", 0, 1)
+    follow(api, lake, "viewed")
+    fill(api, "viewed", 2)
+    for url, count in (("", 4), (url_of(api), 6)):
         assert penstock.spark.register(spark, warehouse=str(lake.folder), url=url) == ["viewed"]
         assert spark.sql("SELECT count(*) FROM viewed").collect()[0][0] == count
     spark.catalog.dropTempView("viewed")
 
 
 def test_filters_go_to_both_sides_and_change_no_answer(
-    spark: SparkSession, door: Door, lake: Lake
+    spark: SparkSession, api: ApiServer, lake: Lake
 ) -> None:
-    create(door, "some")
-    fill(door, "some", *range(5))
-    follow(door, lake, "some")
-    fill(door, "some", *range(5, 9))
-    whole = read(spark, door, lake, "some")
+    create(api, "some")
+    fill(api, "some", *range(5))
+    follow(api, lake, "some")
+    fill(api, "some", *range(5, 9))
+    whole = read(spark, api, lake, "some")
     for where in (
         "partition = 1 AND offset > 6",
         "key = X'6B37'",
         "offset IN (2, 8)",
         "offset < 3",
     ):
-        pushed = read(spark, door, lake, "some", filterPushdown="true").where(where)
+        pushed = read(spark, api, lake, "some", filterPushdown="true").where(where)
         assert places(pushed) == places(whole.where(where)) != []
-    pushed = read(spark, door, lake, "some", filterPushdown="true").where("offset > 6")
+    pushed = read(spark, api, lake, "some", filterPushdown="true").where("offset > 6")
     assert pushed.rdd.getNumPartitions() == 1, "no file, and the end of the log"
 
 
 def test_newer_schemas_add_columns_and_dead_letters_are_no_rows(
-    spark: SparkSession, door: Door, lake: Lake
+    spark: SparkSession, api: ApiServer, lake: Lake
 ) -> None:
     one, two = record(("a", "long")), record(("a", "long"), ("b", ["null", "string"]))
-    create(door, "typed")
+    create(api, "typed")
     with serve_registry() as registry:
         first, second = registry.register("typed", one), registry.register("typed", two)
-        produce_values(door, "typed", avro(first, one, {"a": 1}))
-        typed(door, lake, "typed", registry)
-        produce_values(door, "typed", [b"bad", *avro(second, two, {"a": 2, "b": "x"})])
-        frame = read(spark, door, lake, "typed", registry=registry.url)
+        produce_values(api, "typed", avro(first, one, {"a": 1}))
+        typed(api, lake, "typed", registry)
+        produce_values(api, "typed", [b"bad", *avro(second, two, {"a": 2, "b": "x"})])
+        frame = read(spark, api, lake, "typed", registry=registry.url)
         assert {"a", "b", "kafka_offset"} <= set(frame.columns)
         found = sorted((row.a, row.b) for row in frame.select("a", "b").collect())
         assert found == [(1, None), (2, "x")]
 
 
-def test_of_a_key_the_newest_counts(spark: SparkSession, door: Door, lake: Lake) -> None:
-    create(door, "keys")
+def test_of_a_key_the_newest_counts(spark: SparkSession, api: ApiServer, lake: Lake) -> None:
+    create(api, "keys")
     changes: Callable[[dict[bytes, bytes | None]], None] = lambda given: produce(  # noqa: E731
-        door, "keys", 0, [new_record(key, value) for key, value in given.items()]
+        api, "keys", 0, [new_record(key, value) for key, value in given.items()]
     )
     changes({b"%d" % n: b"old" for n in range(20)})
-    follow(door, lake, "keys", mode="upsert", buckets=4)
+    follow(api, lake, "keys", mode="upsert", buckets=4)
     changes({b"1": b"new", b"2": None, b"20": b"new", b"21": None})
-    frame = read(spark, door, lake, "keys")
+    frame = read(spark, api, lake, "keys")
     expected = {b"%d" % n: b"old" for n in range(20) if n != 2} | {b"1": b"new", b"20": b"new"}
-    follow(door, lake, "keys", mode="upsert")
+    follow(api, lake, "keys", mode="upsert")
     rows = frame.select("key", "value").collect()
     assert {bytes(row.key): bytes(row.value) for row in rows} == expected
     assert frame.count() == len(rows) == len(expected)
-    assert read(spark, door, lake, "keys").count() == len(expected)
-    one = read(spark, door, lake, "keys", filterPushdown="true").where("key = X'31'").collect()
+    assert read(spark, api, lake, "keys").count() == len(expected)
+    one = read(spark, api, lake, "keys", filterPushdown="true").where("key = X'31'").collect()
     assert [bytes(row.value) for row in one] == [b"new"]
 
 
 def test_what_is_gone_is_told_and_a_stream_is_refused(
-    spark: SparkSession, door: Door, lake: Lake
+    spark: SparkSession, api: ApiServer, lake: Lake
 ) -> None:
-    create(door, "gone")
-    fill(door, "gone", *range(4))
-    follow(door, lake, "gone")
-    fill(door, "gone", *range(4, 8))
-    frame = read(spark, door, lake, "gone")
-    door.trim("gone", 1, 6)
+    create(api, "gone")
+    fill(api, "gone", *range(4))
+    follow(api, lake, "gone")
+    fill(api, "gone", *range(4, 8))
+    frame = read(spark, api, lake, "gone")
+    api.trim("gone", 1, 6)
     with pytest.raises(Exception, match="offset 4 is wanted, the log begins at 6"):
         frame.collect()
     with pytest.raises(Exception, match=r"gone-1: .* 2 offsets are in neither"):
-        read(spark, door, lake, "gone")
-    assert read(spark, door, lake, "gone", failOnDataLoss="false").count() == 14
-    stream = spark.readStream.format("penstock").option("url", url_of(door))
+        read(spark, api, lake, "gone")
+    assert read(spark, api, lake, "gone", failOnDataLoss="false").count() == 14
+    stream = spark.readStream.format("penstock").option("url", url_of(api))
     given = {"view": "table+log", "subscribe": "gone", "warehouse": str(lake.folder)}
     with pytest.raises(Exception, match="a view of table and log has no stream yet"):
         stream.options(failOnDataLoss="false", **given).load().writeStream.format("noop").option(

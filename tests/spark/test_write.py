@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.errors import PySparkException
 
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.records.decode import CODECS
 from support.server import ServerProcess
 from support.topics import Topics
@@ -48,8 +48,8 @@ def topics(server: ServerProcess) -> Topics:
 
 
 @pytest.fixture(scope="module")
-def client(url: str) -> Iterator[DoorClient]:
-    with DoorClient(DoorOptions(urls=(url,))) as client:
+def client(url: str) -> Iterator[PipelineClient]:
+    with PipelineClient(ClientOptions(urls=(url,))) as client:
         yield client
 
 
@@ -190,7 +190,7 @@ def test_the_order_of_rows_is_kept(
 
 
 def test_large_rows_go_into_several_objects(
-    spark: SparkSession, server: ServerProcess, topics: Topics, url: str, client: DoorClient
+    spark: SparkSession, server: ServerProcess, topics: Topics, url: str, client: PipelineClient
 ) -> None:
     topic = topics.make(2)
     frame = spark.range(0, 600, 1, 1).selectExpr(
@@ -230,7 +230,7 @@ def test_a_log_append_time_topic_stamps_rows(
 
 
 def test_topics_limits_are_those_of_produce(
-    spark: SparkSession, topics: Topics, url: str, client: DoorClient
+    spark: SparkSession, topics: Topics, url: str, client: PipelineClient
 ) -> None:
     small = topics.make(1, max_message_bytes="2000")
     compacted = topics.make(1, cleanup_policy="compact")
@@ -298,7 +298,7 @@ def test_a_log_is_not_overwritten(spark: SparkSession, topics: Topics, url: str)
 
 
 def test_a_write_opens_one_job_and_closes_it(
-    spark: SparkSession, topics: Topics, url: str, client: DoorClient
+    spark: SparkSession, topics: Topics, url: str, client: PipelineClient
 ) -> None:
     topic = topics.make(1)
     client.info()  # it tries until somebody listens
@@ -327,7 +327,7 @@ def test_a_write_opens_one_job_and_closes_it(
 
 
 def test_an_empty_frame_writes_nothing(
-    spark: SparkSession, topics: Topics, url: str, client: DoorClient
+    spark: SparkSession, topics: Topics, url: str, client: PipelineClient
 ) -> None:
     topic = topics.make(1)
     write(spark.createDataFrame([], "value string"), url, topic=topic)
@@ -335,7 +335,7 @@ def test_an_empty_frame_writes_nothing(
 
 
 def test_a_batch_with_writer_and_number_is_written_once(
-    spark: SparkSession, server: ServerProcess, topics: Topics, url: str, client: DoorClient
+    spark: SparkSession, server: ServerProcess, topics: Topics, url: str, client: PipelineClient
 ) -> None:
     topic = topics.make(2)
     frame = spark.range(100).selectExpr("string(id) AS value")
@@ -370,7 +370,7 @@ def test_a_task_that_is_tried_again_leaves_only_an_orphan(
     )
     columns = find_columns([("value", "string")], topic=topic)
     rows = spark.range(100).selectExpr("string(id) AS value").toArrow().combine_chunks()
-    with DoorClient(options.door) as client:
+    with PipelineClient(options.api) as client:
         plan = open_write(client, options, columns, incarnation="")
         twins = [write_rows(plan, rows.to_batches()) for _ in range(2)]
         assert twins[0].objects != twins[1].objects

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StringType, StructField, StructType
 
 from chaos.world import World
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.pipeline.connector.write import StreamTasks, batch_writer, stream_writer
 from support.agents import SECRET
 from support.ports import free_port
@@ -58,9 +58,9 @@ def options(world: World, secret_file: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def client(options: dict[str, str]) -> Iterator[DoorClient]:
+def client(options: dict[str, str]) -> Iterator[PipelineClient]:
     urls = tuple(options["url"].split(","))
-    with DoorClient(DoorOptions(urls=urls, secret_file=options["secretFile"])) as client:
+    with PipelineClient(ClientOptions(urls=urls, secret_file=options["secretFile"])) as client:
         yield client
 
 
@@ -123,7 +123,7 @@ def test_a_stream_into_the_bucket(
 
 
 def test_nothing_that_spark_sends_holds_a_secret(
-    topics: Topics, options: dict[str, str], client: DoorClient
+    topics: Topics, options: dict[str, str], client: PipelineClient
 ) -> None:
     topic = topics.make(1)
     batch = batch_writer(options | {"topic": topic}, VALUE, overwrite=False)

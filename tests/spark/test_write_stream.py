@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.errors import PySparkException
 
 from penstock.model.errors import ConflictError, FencedError, InvalidRequestError
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.pipeline.connector.write_columns import find_columns
 from penstock.pipeline.connector.write_commit import (
     checkpoint_incarnation,
@@ -57,8 +57,8 @@ def topics(server: ServerProcess) -> Topics:
 
 
 @pytest.fixture(scope="module")
-def client(url: str) -> Iterator[DoorClient]:
-    with DoorClient(DoorOptions(urls=(url,))) as client:
+def client(url: str) -> Iterator[PipelineClient]:
+    with PipelineClient(ClientOptions(urls=(url,))) as client:
         yield client
 
 
@@ -132,7 +132,7 @@ def consumed(server: ServerProcess, topic: str, partitions: int) -> Counter[str]
     return values
 
 
-def orphans(server: ServerProcess, client: DoorClient) -> set[str]:
+def orphans(server: ServerProcess, client: PipelineClient) -> set[str]:
     """Objects of jobs that nothing names."""
     named = {key for page in client.runs() for key in page.object_keys}
     found = {
@@ -162,7 +162,7 @@ def test_a_batch_that_spark_forgot_gets_its_first_answer(
     server: ServerProcess,
     topics: Topics,
     url: str,
-    client: DoorClient,
+    client: PipelineClient,
     rows: Rows,
     tmp_path: Path,
 ) -> None:
@@ -226,7 +226,7 @@ def test_a_killed_driver_loses_and_doubles_nothing(
     server: ServerProcess,
     topics: Topics,
     url: str,
-    client: DoorClient,
+    client: PipelineClient,
     rows: Rows,
     tmp_path: Path,
     when: str,
@@ -260,7 +260,7 @@ def test_a_killed_driver_loses_and_doubles_nothing(
 # -- what drivers do to one another, without Spark ----------------------------------------------
 
 
-def planned(client: DoorClient, url: str, topic: str, incarnation: str) -> WritePlan:
+def planned(client: PipelineClient, url: str, topic: str, incarnation: str) -> WritePlan:
     options = parse_write_options(
         {"url": url, "topic": topic, "writerId": f"w-{topic}", "checkpointLocation": "c"},
         streaming=True,
@@ -273,14 +273,16 @@ def chunk(text: str, count: int = 10) -> list[pa.RecordBatch]:
     return [pa.RecordBatch.from_pydict({"value": [f"{text}:{n}" for n in range(count)]})]
 
 
-def commit(client: DoorClient, topic: str, outputs: list[Any], batch: int, incarnation: str) -> Any:
+def commit(
+    client: PipelineClient, topic: str, outputs: list[Any], batch: int, incarnation: str
+) -> Any:
     return commit_write(
         client, outputs, writer_id=f"w-{topic}", batch_id=batch, incarnation=incarnation
     )
 
 
 def test_of_two_drivers_with_one_checkpoint_one_batch_is_written(
-    server: ServerProcess, topics: Topics, url: str, client: DoorClient
+    server: ServerProcess, topics: Topics, url: str, client: PipelineClient
 ) -> None:
     topic = topics.make(1)
     outputs = [
@@ -295,7 +297,7 @@ def test_of_two_drivers_with_one_checkpoint_one_batch_is_written(
 
 
 def test_of_two_drivers_with_two_checkpoints_one_is_refused(
-    server: ServerProcess, topics: Topics, url: str, client: DoorClient
+    server: ServerProcess, topics: Topics, url: str, client: PipelineClient
 ) -> None:
     topic = topics.make(1)
     plans = [planned(client, url, topic, name) for name in ("one", "two")]
@@ -317,7 +319,7 @@ def test_of_two_drivers_with_two_checkpoints_one_is_refused(
 
 
 def test_a_job_that_is_over_writes_nothing(
-    server: ServerProcess, topics: Topics, url: str, client: DoorClient
+    server: ServerProcess, topics: Topics, url: str, client: PipelineClient
 ) -> None:
     topic = topics.make(1)
     plan = planned(client, url, topic, "same")
@@ -336,7 +338,7 @@ def test_a_job_that_is_over_writes_nothing(
 
 
 def test_a_topic_that_is_deleted_meanwhile_refuses_all(
-    server: ServerProcess, topics: Topics, url: str, client: DoorClient
+    server: ServerProcess, topics: Topics, url: str, client: PipelineClient
 ) -> None:
     kept, gone = topics.make(1), topics.make(1)
     options = parse_write_options(

@@ -13,7 +13,7 @@ from typing import Any
 
 import support.quiet
 from penstock.pipeline.api_messages import RUN_FIELDS, Range, TopicState
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.compaction.items import CompactionSettings
 from penstock.pipeline.compaction.job import Summary, compact
 from penstock.pipeline.engine import LocalEngine
@@ -41,13 +41,13 @@ READ_SECONDS_MAX = 120
 
 @dataclass
 class CleanedTopic:
-    """One topic of two partitions, its clients and its door.
+    """One topic of two partitions, its clients and its API.
 
     `written`: by partition all records, whatever has become of them.
     """
 
     bootstrap: str
-    client: DoorClient
+    client: PipelineClient
     topic: str
     delete_retention_ms: int
     partitions: int = 2

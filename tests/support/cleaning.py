@@ -1,4 +1,4 @@
-"""Cleaning partitions of a log in this process: what the compaction job does, without a door."""
+"""Cleaning partitions of a log in this process: what the compaction job does, without an API."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import support.quiet
 from penstock.pipeline.api_messages import RUN_FIELDS
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from support.adapters import ConfluentAdapter
 from support.records import NewRecord, ReadRecord
 from support.server import REPOSITORY, ServerProcess
@@ -28,15 +28,15 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 @dataclass
 class CompactedLog:
-    """One topic, its clients and its door.
+    """One topic, its clients and its API.
 
     Args:
         bootstrap: of any Kafka client.
-        client: of the pipeline's door.
+        client: of the pipeline API.
     """
 
     bootstrap: str
-    client: DoorClient
+    client: PipelineClient
     topic: str = "compacted"
     partitions: int = 3
     records: dict[tuple[int, int], ReadRecord] = field(default_factory=dict)

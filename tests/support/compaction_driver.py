@@ -78,7 +78,7 @@ class KilledOnce:
 
 def main(url: str, engine_name: str, step: str) -> None:
     """Compact."""
-    from penstock.pipeline.client import DoorClient, DoorOptions
+    from penstock.pipeline.client import ClientOptions, PipelineClient
     from penstock.pipeline.compaction import job as compaction
     from penstock.pipeline.compaction.items import CompactionSettings
     from penstock.pipeline.engine import Engine, LocalEngine
@@ -98,11 +98,11 @@ def main(url: str, engine_name: str, step: str) -> None:
         case "put":
             ObjectAccess.put = after(ObjectAccess.put)  # type: ignore[method-assign]
         case "committing":
-            DoorClient.replace = before(DoorClient.replace)  # type: ignore[method-assign]
+            PipelineClient.replace = before(PipelineClient.replace)  # type: ignore[method-assign]
         case "stalled":
-            DoorClient.replace = stalled(DoorClient.replace)  # type: ignore[method-assign]
+            PipelineClient.replace = stalled(PipelineClient.replace)  # type: ignore[method-assign]
         case "committed":
-            DoorClient.replace = after(DoorClient.replace)  # type: ignore[method-assign]
+            PipelineClient.replace = after(PipelineClient.replace)  # type: ignore[method-assign]
     settings = CompactionSettings(item_partitions_max=1)
     if engine_name == "spark":
         from penstock.pipeline.session import session
@@ -111,7 +111,7 @@ def main(url: str, engine_name: str, step: str) -> None:
         engine: Engine = SparkEngine(session("local[2]", memory="512m"))
     else:
         engine = LocalEngine(2)
-    with DoorClient(DoorOptions(urls=(url,))) as client:
+    with PipelineClient(ClientOptions(urls=(url,))) as client:
         summary = compaction.compact(client, engine, settings)
     print(msgspec.json.encode(summary).decode())
 

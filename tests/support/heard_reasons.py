@@ -75,7 +75,7 @@ REASONS: Final = {
     "cli/recordtext.py read_json_line: (ValueError, RecursionError)": AGAIN,
     "cli/recordtext.py _to_json: UnicodeDecodeError": DECODED,
     # pipeline
-    "pipeline/client.py DoorClient.writer: NotFoundError": ABSENT,
+    "pipeline/client.py PipelineClient.writer: NotFoundError": ABSENT,
     "pipeline/compaction/job.py _Job._commit: (RefusedError, InvalidRequestError)": REPORTED,
     "pipeline/connector/read.py _read_one: NotFoundError": "a loss, which `losses` has",
     "pipeline/connector/stream.py : ImportError": PLATFORM,

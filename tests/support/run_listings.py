@@ -1,4 +1,4 @@
-"""Listings of runs as the door pages them, for tests of plans."""
+"""Listings of runs as the API pages them, for tests of plans."""
 
 from __future__ import annotations
 

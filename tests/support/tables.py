@@ -17,14 +17,14 @@ from pyiceberg.table import Table
 
 from penstock.log.append.plan import PartitionAppend
 from penstock.model.errors import PenstockError
-from penstock.pipeline.client import DoorOptions
+from penstock.pipeline.client import ClientOptions
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.tables.job import TableSummary, run_table_once
 from penstock.pipeline.tables.settings import CatalogSettings, TableSettings
 from penstock.records.batch import check_batch
 from penstock.records.decode import Record, decode_batch
 from penstock.records.encode import encode_batch
-from support.door import NOW_MS, Door, offsets_in
+from support.api_server import NOW_MS, ApiServer, offsets_in
 from support.log_rig import ANY
 from support.server import REPOSITORY
 
@@ -54,7 +54,7 @@ def new_record(
     )
 
 
-def produce(door: Door, topic: str, partition: int, records: Iterable[Record]) -> None:
+def produce(api: ApiServer, topic: str, partition: int, records: Iterable[Record]) -> None:
     """Append records as one batch."""
     numbered = [
         Record(
@@ -66,13 +66,13 @@ def produce(door: Door, topic: str, partition: int, records: Iterable[Record]) -
         )
         for number, record in enumerate(records)
     ]
-    produce_batch(door, topic, partition, encode_batch(numbered))
+    produce_batch(api, topic, partition, encode_batch(numbered))
 
 
-def produce_batch(door: Door, topic: str, partition: int, batch: bytearray) -> None:
+def produce_batch(api: ApiServer, topic: str, partition: int, batch: bytearray) -> None:
     """Append a batch as it is."""
     checked = check_batch(memoryview(batch), ANY, NOW_MS)
-    append = PartitionAppend(door._key(topic, partition), checked)
+    append = PartitionAppend(api._key(topic, partition), checked)
 
     async def run() -> None:
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -83,26 +83,26 @@ def produce_batch(door: Door, topic: str, partition: int, batch: bytearray) -> N
             else:
                 answer.set_exception(error)
 
-        door.server.parts.log.append([append], timeout_ms=5_000, done=done)
+        api.server.parts.log.append([append], timeout_ms=5_000, done=done)
         await answer
 
-    door.on_loop(run())
+    api.on_loop(run())
 
 
 def produce_values(
-    door: Door, topic: str, values: Iterable[bytes | None], partition: int = 0
+    api: ApiServer, topic: str, values: Iterable[bytes | None], partition: int = 0
 ) -> None:
     """Append values, without keys, as one batch."""
-    produce(door, topic, partition, [new_record(None, value) for value in values])
+    produce(api, topic, partition, [new_record(None, value) for value in values])
 
 
-def records_of(door: Door, topic: str, partition: int = 0) -> list[Record]:
+def records_of(api: ApiServer, topic: str, partition: int = 0) -> list[Record]:
     """All records of a partition."""
-    topic_id = door.topics[topic][0]
-    (state,) = door.client.topics(names=[topic]).topics
+    topic_id = api.topics[topic][0]
+    (state,) = api.client.topics(names=[topic]).topics
     end = state.partitions[partition].high_watermark
     start = state.partitions[partition].log_start
-    body = door.read(topic_id, partition, start, end) if end > start else b""
+    body = api.read(topic_id, partition, start, end) if end > start else b""
     found: list[Record] = []
     position = 0
     while position < len(body):
@@ -153,9 +153,9 @@ class Lake:
         return sorted(str(path) for path in (self.folder / "penstock" / topic).rglob("*.parquet"))
 
 
-def follow(door: Door, lake: Lake, topic: str, **changes: Any) -> TableSummary:
+def follow(api: ApiServer, lake: Lake, topic: str, **changes: Any) -> TableSummary:
     """One run in this process."""
-    return run_table_once(door.client, LocalEngine(2), lake.settings(topic, **changes))
+    return run_table_once(api.client, LocalEngine(2), lake.settings(topic, **changes))
 
 
 class KilledError(BaseException):
@@ -170,15 +170,15 @@ def spoil(patch: Callable[[Any, str, Any], None], step: str, end: Callable[[], N
         step: of STEPS.
         end: what ends it.
     """
-    from penstock.pipeline.client import DoorClient
+    from penstock.pipeline.client import PipelineClient
     from penstock.pipeline.tables import job, raw
 
     when, what = step.split("_", 1)
     places: dict[str, tuple[Any, str]] = {
         "files": (raw, "append_rows"),
         "commit": (job, "commit_change"),
-        "letters": (DoorClient, "write"),
-        "save": (DoorClient, "save_table"),
+        "letters": (PipelineClient, "write"),
+        "save": (PipelineClient, "save_table"),
     }
     owner, name = places[what]
     real = getattr(owner, name)
@@ -194,20 +194,20 @@ def spoil(patch: Callable[[Any, str, Any], None], step: str, end: Callable[[], N
 
 
 def start_driver(
-    options: DoorOptions, lake: Lake, topic: str, step: str = ""
+    options: ClientOptions, lake: Lake, topic: str, step: str = ""
 ) -> subprocess.Popen[bytes]:
     """A driver in a process of its own, which kills itself at a step, if one is given."""
     code = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
         "from support.tables import Lake, spoil\n"
-        "from penstock.pipeline.client import DoorClient, DoorOptions\n"
+        "from penstock.pipeline.client import PipelineClient, ClientOptions\n"
         "from penstock.pipeline.engine import LocalEngine\n"
         "from penstock.pipeline.tables.job import run_table_once\n"
         "url, folder, topic, step = sys.argv[1:]\n"
         "if step:\n"
         "    spoil(setattr, step, lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
-        "with DoorClient(DoorOptions(urls=(url,))) as client:\n"
+        "with PipelineClient(ClientOptions(urls=(url,))) as client:\n"
         "    run_table_once(client, LocalEngine(1), Lake(Path(folder)).settings(topic))\n"
     )
     environment = {

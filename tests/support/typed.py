@@ -7,7 +7,7 @@ from typing import Any
 
 import fastavro
 
-from support.door import Door
+from support.api_server import ApiServer
 from support.registry import Registry
 from support.tables import Lake, follow, records_of
 
@@ -34,12 +34,12 @@ def record(*fields: tuple[str, Any]) -> dict[str, Any]:
     }
 
 
-def typed(door: Door, lake: Lake, topic: str, registry: Registry, **changes: Any) -> Any:
-    return follow(door, lake, topic, schema="registry", registry=registry.url, **changes)
+def typed(api: ApiServer, lake: Lake, topic: str, registry: Registry, **changes: Any) -> Any:
+    return follow(api, lake, topic, schema="registry", registry=registry.url, **changes)
 
 
-def reasons(door: Door, topic: str) -> list[str]:
+def reasons(api: ApiServer, topic: str) -> list[str]:
     return [
         dict(record.headers)["penstock.reason"].decode()  # type: ignore[union-attr]
-        for record in records_of(door, f"{topic}.dlq")
+        for record in records_of(api, f"{topic}.dlq")
     ]

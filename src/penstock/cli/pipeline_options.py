@@ -11,7 +11,7 @@ from penstock.cli.client.http import DEFAULT_URL, base_url
 from penstock.cli.options import Command, packed, parse_pairs
 
 if TYPE_CHECKING:
-    from penstock.pipeline.client import DoorClient, DoorOptions
+    from penstock.pipeline.client import ClientOptions, PipelineClient
     from penstock.pipeline.engine import Engine
     from penstock.pipeline.engine_choice import EngineChoice
     from penstock.pipeline.tables.settings import CatalogSettings
@@ -39,11 +39,11 @@ class ApiOptions(msgspec.Struct, frozen=True):
     secret_file: str
     objects: str
 
-    def client_options(self) -> "DoorOptions":
+    def client_options(self) -> "ClientOptions":
         """Return the options of a client. Raises: InvalidRequestError."""
-        from penstock.pipeline.client import DoorOptions
+        from penstock.pipeline.client import ClientOptions
 
-        return DoorOptions(
+        return ClientOptions(
             urls=tuple(base_url(url) for url in self.urls),
             secret_file=self.secret_file,
             objects=self.objects,
@@ -227,7 +227,7 @@ def open_pipeline(
     *,
     conf: Mapping[str, str] | None = None,
     warehouse: str = "",
-) -> Iterator[tuple["DoorClient", "Engine"]]:
+) -> Iterator[tuple["PipelineClient", "Engine"]]:
     """Yield a client of a cluster, and the engine that runs its job; see `open_engine`.
 
     Args:
@@ -241,11 +241,11 @@ def open_pipeline(
         yield client, running
 
 
-def open_client(options: "DoorOptions") -> "DoorClient":
+def open_client(options: "ClientOptions") -> "PipelineClient":
     """Make a client that says on standard error when no agent answers for a while."""
-    from penstock.pipeline.client import DoorClient
+    from penstock.pipeline.client import PipelineClient
 
-    return DoorClient(options, tell=lambda text: click.echo(f"penstock: {text}", err=True))
+    return PipelineClient(options, tell=lambda text: click.echo(f"penstock: {text}", err=True))
 
 
 @contextmanager

@@ -48,7 +48,7 @@ from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
 from penstock.system.waiting import pause
 
-__all__ = ["DoorClient", "DoorOptions", "RefusedError"]
+__all__ = ["ClientOptions", "PipelineClient", "RefusedError"]
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ _ENCODE: Final = msgspec.json.Encoder().encode
 _JSON: Final = {"content-type": "application/json"}
 
 
-class DoorOptions(msgspec.Struct, frozen=True):
+class ClientOptions(msgspec.Struct, frozen=True):
     """Says how a job reaches a cluster. It goes to executors as it is, so it never holds a secret.
 
     Args:
@@ -84,7 +84,7 @@ class DoorOptions(msgspec.Struct, frozen=True):
     deadline_s: float = 120.0
 
 
-class DoorClient:
+class PipelineClient:
     """Calls the pipeline API; on any thread; a context manager. Pickles as its options.
 
     Raises (all methods):
@@ -94,7 +94,7 @@ class DoorClient:
 
     def __init__(
         self,
-        options: DoorOptions,
+        options: ClientOptions,
         *,
         clock: Clock | None = None,
         random: Random | None = None,
@@ -137,10 +137,10 @@ class DoorClient:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return DoorClient, (self.options,)
+        return PipelineClient, (self.options,)
 
     def __repr__(self) -> str:
-        return f"DoorClient({', '.join(self.options.urls)})"
+        return f"PipelineClient({', '.join(self.options.urls)})"
 
     def close(self) -> None:
         """Close all connections; a later call opens new ones."""

@@ -25,7 +25,7 @@ from penstock.kernels import decode as decoding
 from penstock.model.errors import ConflictError, CorruptDataError, NotFoundError
 from penstock.model.malformed import MALFORMED
 from penstock.pipeline.api_messages import RUN_FIELDS, Range, RunPage, TopicState
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.export_folder import ExportFolder, Marker
 from penstock.pipeline.lease import JobLease
@@ -92,7 +92,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 class ExportItem(msgspec.Struct, frozen=True, kw_only=True):
     """One file to write. Holds no secret: it goes to executors."""
 
-    door: DoorOptions
+    api: ClientOptions
     files: FilesOptions
     folder: str
     name: str
@@ -113,7 +113,7 @@ class Exported(msgspec.Struct, kw_only=True):
 
 
 def export_topic(
-    client: DoorClient,
+    client: PipelineClient,
     engine: Engine,
     name: str,
     target: str,
@@ -168,7 +168,7 @@ def export_topic(
             planned = plan_files(topic, client.runs(_whole(topic)), file_bytes=file_bytes)
             items = [
                 ExportItem(
-                    door=client.options,
+                    api=client.options,
                     files=files_options,
                     folder=url,
                     name=file_name(wanted, own.export_id),
@@ -346,7 +346,7 @@ def write_file(item: ExportItem) -> ExportedFile:
     records = size_bytes = 0
     files = TableFiles(item.files)
     with (
-        DoorClient(item.door) as client,
+        PipelineClient(item.api) as client,
         ObjectAccess(client) as objects,
         tempfile.TemporaryDirectory(prefix="penstock-export-") as scratch,
     ):
@@ -369,7 +369,7 @@ def write_file(item: ExportItem) -> ExportedFile:
     )
 
 
-def _rows(client: DoorClient, objects: ObjectAccess, wanted: Range) -> Iterator[pa.Table]:
+def _rows(client: PipelineClient, objects: ObjectAccess, wanted: Range) -> Iterator[pa.Table]:
     for part in read_range(client, objects, wanted):
         found = decoding.decode(
             part.body,

@@ -48,7 +48,7 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Jobs(Protocol):
-    """The part of `penstock.pipeline.client.DoorClient` that is used here."""
+    """The part of `penstock.pipeline.client.PipelineClient` that is used here."""
 
     def is_job_open(self, job: int) -> bool:
         """Whether a job goes on, by the journal's head."""

@@ -29,7 +29,7 @@ from penstock.model.errors import (
     NotFoundError,
 )
 from penstock.pipeline.api_messages import OutputObject, TopicState, WriteRequest, WriteRun
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.export import SCHEMA, ExportedFile, Manifest, read_manifest
 from penstock.pipeline.lease import JobLease
@@ -57,7 +57,7 @@ Watch = Callable[[int, int], None]
 class ImportItem(msgspec.Struct, frozen=True, kw_only=True):
     """One file to encode. Holds no secret: it goes to executors."""
 
-    door: DoorOptions
+    api: ClientOptions
     files: FilesOptions
     folder: str
     file: ExportedFile
@@ -94,7 +94,7 @@ class Imported(msgspec.Struct, kw_only=True):
 
 
 def import_topic(
-    client: DoorClient,
+    client: PipelineClient,
     engine: Engine,
     source: str,
     *,
@@ -195,7 +195,7 @@ def _check_untouched(topic: TopicState) -> None:
 
 
 def _item_maker(
-    client: DoorClient,
+    client: PipelineClient,
     job: int,
     manifest: Manifest,
     topic: TopicState,
@@ -211,7 +211,7 @@ def _item_maker(
 
     def make(file: ExportedFile) -> ImportItem:
         return ImportItem(
-            door=client.options,
+            api=client.options,
             files=options or FilesOptions(),
             folder=folder,
             file=file,
@@ -253,7 +253,7 @@ def _by_step(
 
 
 def _commit(
-    client: DoorClient,
+    client: PipelineClient,
     job: int,
     topic: TopicState,
     writer_id: str,
@@ -329,7 +329,7 @@ def encode_file(item: ImportItem) -> ImportedFile:
     run, numbers = describe(item.topic_id, file.partition, batches)
     segment = build_segment([run], offsets_final=False)
     key = job_object_key(job=item.job, name=SystemRandom().token_bytes(16).hex())
-    with DoorClient(item.door) as client, ObjectAccess(client) as objects:
+    with PipelineClient(item.api) as client, ObjectAccess(client) as objects:
         objects.put(key, segment.parts)
     return ImportedFile(
         key=key,

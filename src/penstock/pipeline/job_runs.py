@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from penstock.model.errors import NotFoundError
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.compaction.incremental import Memory
 from penstock.pipeline.compaction.job import compact
 from penstock.pipeline.engine import Engine
@@ -19,7 +19,7 @@ from penstock.pipeline.tables.settings import TableSettings
 
 def run_job(
     job: Job,
-    client: DoorClient,
+    client: PipelineClient,
     engine: Engine,
     settings: JobSettings,
     stopping: Stopping,

@@ -8,7 +8,7 @@ from typing import Final, Self
 
 from penstock.model.errors import FencedError, PenstockError, RetryableError
 from penstock.pipeline.api_messages import JobRequest
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.ports.clock import Clock
 from penstock.system.clock import SystemClock
 from penstock.system.heard import Cause, heard
@@ -38,7 +38,7 @@ class JobLease:
 
     def __init__(
         self,
-        client: DoorClient,
+        client: PipelineClient,
         *,
         kind: str,
         name: str,

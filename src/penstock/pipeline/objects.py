@@ -17,7 +17,7 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.pipeline.ambient import AmbientStore, open_ambient
-from penstock.pipeline.client import ACCESS_SECONDS, DoorClient, RefusedError
+from penstock.pipeline.client import ACCESS_SECONDS, PipelineClient, RefusedError
 from penstock.pipeline.presigned import AccessOverError, ObjectThereError, PresignedCalls
 from penstock.system.backoff import Backoff
 from penstock.system.waiting import pause
@@ -51,7 +51,7 @@ class ObjectAccess:
         RetryableError: neither store nor agents answered within the deadline.
     """
 
-    def __init__(self, client: DoorClient, *, at_once: int = AT_ONCE) -> None:
+    def __init__(self, client: PipelineClient, *, at_once: int = AT_ONCE) -> None:
         self._client = client
         self._at_once = at_once
         self._lock = threading.Lock()

@@ -19,7 +19,7 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.pipeline.api_messages import RUN_FIELDS, Range, RunPage
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.objects import ObjectAccess
 from penstock.records.batch import HEADER_BYTES, batch_bounds, stored_header
 from penstock.records.sums import SUM_MASK, partition_seed
@@ -91,7 +91,7 @@ class _Run(NamedTuple):
 
 
 def read_range(
-    client: DoorClient, objects: ObjectAccess, wanted: Range, *, bytes_max: int = BYTES_MAX
+    client: PipelineClient, objects: ObjectAccess, wanted: Range, *, bytes_max: int = BYTES_MAX
 ) -> Iterator[RangePart]:
     """All batches that hold offsets of `wanted`, in order, in parts of about `bytes_max`.
 
@@ -134,7 +134,7 @@ class _GoneError(Exception):
         self.cause = cause
 
 
-def _check_start(client: DoorClient, wanted: Range, offset: int) -> None:
+def _check_start(client: PipelineClient, wanted: Range, offset: int) -> None:
     topics = client.topics(topic_ids=[wanted.topic_id]).topics
     if not topics or wanted.partition >= len(topics[0].partitions):
         raise NotFoundError(
@@ -148,7 +148,7 @@ def _check_start(client: DoorClient, wanted: Range, offset: int) -> None:
 
 
 def _read_planned(
-    client: DoorClient, objects: ObjectAccess, wanted: Range, offset: int, bytes_max: int
+    client: PipelineClient, objects: ObjectAccess, wanted: Range, offset: int, bytes_max: int
 ) -> Iterator[RangePart]:
     """Parts from `offset` on by one listing of runs. Raises: _GoneError."""
     rest = Range(wanted.topic_id, wanted.partition, offset, wanted.end)
@@ -217,7 +217,7 @@ def _runs(page: RunPage) -> Iterator[_Run]:
 
 
 def _read_wal(
-    client: DoorClient, wanted: Range, run: _Run, offset: int, bytes_max: int
+    client: PipelineClient, wanted: Range, run: _Run, offset: int, bytes_max: int
 ) -> Iterator[RangePart]:
     at = max(offset, run.base_offset)
     end = min(run.end_offset, wanted.end)

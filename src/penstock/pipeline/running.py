@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from penstock.observability.metrics import Metrics
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.pipeline.engine_choice import EngineChoice
 from penstock.pipeline.engine_process.keeper import EngineKeeper, EngineStartError
 from penstock.pipeline.engine_process.leases import LeaseHolder
@@ -39,7 +39,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
         once: run each job once, and end.
     """
 
-    door: DoorOptions
+    api: ClientOptions
     engine: EngineChoice
     jobs: JobSettings
     intervals: Intervals
@@ -124,9 +124,9 @@ def run_pipeline(
             alarm_s=settings.lag_alarm_s,
         )
 
-    with DoorClient(settings.door, tell=say) as client, ExitStack() as stack:
+    with PipelineClient(settings.api, tell=say) as client, ExitStack() as stack:
         keeper = EngineKeeper(
-            Start(settings.engine, settings.door, settings.jobs),
+            Start(settings.engine, settings.api, settings.jobs),
             LeaseHolder(client),
             clock=clock,
             random=random,

@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.model.errors import InvalidRequestError, NotFoundError
 from penstock.pipeline.api_messages import Range, TableProgress, TopicState
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.tables.plan import plan_wanted
 from penstock.pipeline.tables.settings import TableSettings, resolve
 from penstock.pipeline.tables.table_state import OK, TableState, decode_state
@@ -45,7 +45,7 @@ def has_table(topic: TopicState) -> bool:
 
 
 def plan_tables(
-    client: DoorClient, names: Sequence[str] | None = None, *, registry: str = ""
+    client: PipelineClient, names: Sequence[str] | None = None, *, registry: str = ""
 ) -> list[PlannedTable]:
     """The tables of all topics that have one by their config, or of those named.
 

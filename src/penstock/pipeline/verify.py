@@ -25,7 +25,7 @@ from penstock.pipeline.api_messages import (
     RunPage,
     TopicState,
 )
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.lease import JobLease
 from penstock.pipeline.verify_task import Checked, NamedRun, ObjectItem, WalItem, check_item
@@ -45,7 +45,7 @@ Watch = Callable[[int, int], None]
 
 
 def verify_cluster(
-    client: DoorClient, engine: Engine, *, watch: Watch | None = None
+    client: PipelineClient, engine: Engine, *, watch: Watch | None = None
 ) -> VerifyReport:
     """Read everything that a cluster has.
 
@@ -99,7 +99,7 @@ class _Partition:
 
 
 class _Verifier:
-    def __init__(self, client: DoorClient, watch: Watch | None) -> None:
+    def __init__(self, client: PipelineClient, watch: Watch | None) -> None:
         self.report = VerifyReport()
         self._client = client
         self._watch = watch
@@ -131,13 +131,13 @@ class _Verifier:
                 partition.runs.append((run.due.run.base_offset, run.due.run.end_offset))
                 self._total_bytes += run.due.run.length
                 if index == _IN_WAL:
-                    wals.append(WalItem(door=self._client.options, run=run))
+                    wals.append(WalItem(api=self._client.options, run=run))
                     continue
                 key = page.object_keys[index]
                 item = objects.get(key)
                 if item is None:
                     item = objects[key] = ObjectItem(
-                        door=self._client.options,
+                        api=self._client.options,
                         key=key,
                         size_bytes=page.object_bytes[index],
                         raw=bool(page.object_raw[index]),

@@ -11,7 +11,7 @@ import msgspec
 from penstock.log.checking import Fault
 from penstock.log.run_walk import DueRun, RunWalk
 from penstock.model.errors import CorruptDataError, NotFoundError
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.pipeline.objects import ObjectAccess
 from penstock.records.batch import HEADER_BYTES, stored_header
 from penstock.recovery.verify import FindingKind
@@ -31,7 +31,7 @@ class NamedRun(msgspec.Struct, frozen=True, array_like=True):
 class ObjectItem(msgspec.Struct, frozen=True, kw_only=True):
     """An object, and its runs by position. Holds no secret: it goes to executors."""
 
-    door: DoorOptions
+    api: ClientOptions
     key: str
     size_bytes: int
     raw: bool
@@ -42,7 +42,7 @@ class ObjectItem(msgspec.Struct, frozen=True, kw_only=True):
 class WalItem(msgspec.Struct, frozen=True, kw_only=True):
     """A run that lies in an agent's WAL; `position` and `length` mean nothing."""
 
-    door: DoorOptions
+    api: ClientOptions
     run: NamedRun
 
 
@@ -81,7 +81,7 @@ def check_item(item: ObjectItem | WalItem) -> Checked:
     Raises:
         RetryableError: agents or store don't answer.
     """
-    with DoorClient(item.door) as client, ObjectAccess(client) as objects:
+    with PipelineClient(item.api) as client, ObjectAccess(client) as objects:
         if isinstance(item, WalItem):
             return _check_wal(client, item)
         return _check_object(objects, item)
@@ -144,7 +144,7 @@ def _check_run(
 # -- WALs ------------------------------------------------------------------------------------------
 
 
-def _check_wal(client: DoorClient, item: WalItem) -> Checked:
+def _check_wal(client: PipelineClient, item: WalItem) -> Checked:
     run = item.run
     checked = Checked()
     subject = _subject(run, "a WAL")
@@ -202,7 +202,7 @@ def _before(view: memoryview, end_offset: int) -> memoryview:
     return view
 
 
-def _log_start(client: DoorClient, run: NamedRun) -> int:
+def _log_start(client: PipelineClient, run: NamedRun) -> int:
     """Return a run's present log start; -1: its partition is gone."""
     found = client.topics(topic_ids=[run.topic_id]).topics
     if not found or run.partition >= len(found[0].partitions):

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.observability.exposition import Exposition
 from penstock.observability.metrics import CATALOGUE, MetricKind, Metrics
-from support.door import Door
+from support.api_server import ApiServer
 from support.metrics import families_without_start
 
 SOURCE = Path(__file__).parents[3] / "src" / "penstock"
@@ -47,5 +47,5 @@ def test_metrics_without_a_single_count_give_every_family() -> None:
             assert {sample.value for sample in family.samples} == {0.0}
 
 
-def test_a_fresh_embedded_server_shows_every_family_from_the_start(door: Door) -> None:
-    assert families_without_start(door.server.http_address) == set()
+def test_a_fresh_embedded_server_shows_every_family_from_the_start(api: ApiServer) -> None:
+    assert families_without_start(api.server.http_address) == set()

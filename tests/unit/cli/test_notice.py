@@ -14,7 +14,7 @@ from penstock.cli.pipeline_options import open_client
 from penstock.config.addresses import Address
 from penstock.model.errors import RetryableError
 from penstock.pipeline import transport
-from penstock.pipeline.client import DoorOptions
+from penstock.pipeline.client import ClientOptions
 from support.http_stub import Agent
 from support.ports import free_port
 
@@ -60,7 +60,7 @@ def test_a_job_whose_agents_are_away_says_so_while_it_tries_again(
     monkeypatch.setattr(transport, "TELL_AFTER_S", 0.0)
     url = f"http://127.0.0.1:{free_port()}"
     with (
-        open_client(DoorOptions(urls=(url,), deadline_s=0.5)) as client,
+        open_client(ClientOptions(urls=(url,), deadline_s=0.5)) as client,
         pytest.raises(RetryableError, match="Connection refused"),
     ):
         client.info()

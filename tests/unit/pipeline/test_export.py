@@ -20,7 +20,7 @@ from penstock.pipeline.export import MANIFEST, Exported, export_topic, plan_file
 from penstock.pipeline.imports import empty_batches, import_topic, plan_steps
 from penstock.pipeline.tables.files import TableFiles
 from penstock.records.batch import crc_is_right, stored_header
-from support.door import Door, serve_in_thread
+from support.api_server import ApiServer, serve_in_thread
 from support.topics import Topics
 
 Row = tuple[int, int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
@@ -28,14 +28,14 @@ Row = tuple[int, int, int, bytes | None, bytes | None, list[tuple[str, bytes | N
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     with serve_in_thread(tmp_path_factory.mktemp("data")) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def topics(door: Door) -> Topics:
-    return Topics(str(door.server.kafka_address), idempotent=False)
+def topics(api: ApiServer) -> Topics:
+    return Topics(str(api.server.kafka_address), idempotent=False)
 
 
 @pytest.fixture
@@ -43,16 +43,14 @@ def engine() -> LocalEngine:
     return LocalEngine(2)
 
 
-def rows_of(door: Door, name: str) -> list[list[Row]]:
+def rows_of(api: ApiServer, name: str) -> list[list[Row]]:
     """All records of a topic, by partition."""
-    (topic,) = door.client.topics(names=[name]).topics
+    (topic,) = api.client.topics(names=[name]).topics
     found: list[list[Row]] = []
     for partition, state in enumerate(topic.partitions):
         rows: list[Row] = []
         if state.log_start < state.high_watermark:
-            for part in door.parts(
-                topic.topic_id, partition, state.log_start, state.high_watermark
-            ):
+            for part in api.parts(topic.topic_id, partition, state.log_start, state.high_watermark):
                 for row in decode(part.body, start_offset=state.log_start).table().to_pylist():
                     headers = [(header["key"], header["value"]) for header in row["headers"]]
                     rows.append(
@@ -79,42 +77,42 @@ def fill(topics: Topics, *, name: str = "", first: int = 0) -> str:
     return name
 
 
-def export(door: Door, name: str, folder: Path, **options: Any) -> Exported:
-    return export_topic(door.client, LocalEngine(2), name, str(folder), **options)
+def export(api: ApiServer, name: str, folder: Path, **options: Any) -> Exported:
+    return export_topic(api.client, LocalEngine(2), name, str(folder), **options)
 
 
 def test_every_record_comes_back_where_it_was(
-    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path
+    api: ApiServer, topics: Topics, engine: LocalEngine, tmp_path: Path
 ) -> None:
     name = fill(topics)
-    exported = export(door, name, tmp_path, file_bytes=2000)
+    exported = export(api, name, tmp_path, file_bytes=2000)
     assert exported.records == 2003
     assert exported.files > 3
     copy = topics.make(3)
-    imported = import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
+    imported = import_topic(api.client, engine, f"{tmp_path}/{name}", name=copy)
     assert (imported.records, imported.repeated_records) == (2003, 0)
-    assert rows_of(door, copy) == rows_of(door, name)
+    assert rows_of(api, copy) == rows_of(api, name)
 
 
 def test_what_the_log_stamped_keeps_stamp_and_type(
-    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path
+    api: ApiServer, topics: Topics, engine: LocalEngine, tmp_path: Path
 ) -> None:
     name = topics.make(1, message_timestamp_type="LogAppendTime")
     topics.write(name, [b"1", b"2"])
     topics.write(name, [b"3"])
-    export(door, name, tmp_path)
+    export(api, name, tmp_path)
     copy = topics.make(1)
-    import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
-    (rows,) = rows_of(door, copy)
+    import_topic(api.client, engine, f"{tmp_path}/{name}", name=copy)
+    (rows,) = rows_of(api, copy)
     assert [row[2] for row in rows] == [1, 1, 1]
-    assert rows == rows_of(door, name)[0]
+    assert rows == rows_of(api, name)[0]
 
 
 def test_a_file_has_the_columns_that_the_page_tells_of(
-    door: Door, topics: Topics, tmp_path: Path
+    api: ApiServer, topics: Topics, tmp_path: Path
 ) -> None:
     name = fill(topics)
-    export(door, name, tmp_path)
+    export(api, name, tmp_path)
     (third,) = (tmp_path / name).glob("000002-*.parquet")
     rows = pq.read_table(third).to_pylist()
     assert [row["offset"] for row in rows] == [0, 1, 2]
@@ -124,40 +122,40 @@ def test_a_file_has_the_columns_that_the_page_tells_of(
 
 
 def test_offsets_before_the_logs_start_and_in_gaps_stay_unused(
-    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path
+    api: ApiServer, topics: Topics, engine: LocalEngine, tmp_path: Path
 ) -> None:
     """What compaction leaves: here by taking rows out of the files."""
     name = topics.make(1)
     topics.write(name, [b"%d" % n for n in range(5000)])
     topics.trim(name, 0, 100)
-    export(door, name, tmp_path)
+    export(api, name, tmp_path)
     (file,) = (tmp_path / name).glob("*.parquet")
     rows = pq.read_table(file)
     kept = [n for n in range(rows.num_rows) if n % 1000 < 300 and not 2000 <= n < 2999]
     pq.write_table(rows.take(pa.array(kept)), file)
     copy = topics.make(1)
-    import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
-    (found,) = rows_of(door, copy)
+    import_topic(api.client, engine, f"{tmp_path}/{name}", name=copy)
+    (found,) = rows_of(api, copy)
     assert [row[0] for row in found] == [n + 100 for n in kept]
-    (original,) = rows_of(door, name)
+    (original,) = rows_of(api, name)
     assert found == [original[n] for n in kept]
-    (state,) = door.client.topics(names=[copy]).topics[0].partitions
+    (state,) = api.client.topics(names=[copy]).topics[0].partitions
     assert state.high_watermark == 5000
 
 
 def test_a_real_consumer_reads_over_the_gaps(
-    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path
+    api: ApiServer, topics: Topics, engine: LocalEngine, tmp_path: Path
 ) -> None:
     name = topics.make(1)
     topics.write(name, [b"%d" % n for n in range(1000)])
     topics.trim(name, 0, 10)
-    export(door, name, tmp_path)
+    export(api, name, tmp_path)
     (file,) = (tmp_path / name).glob("*.parquet")
     rows = pq.read_table(file)
     kept = [n for n in range(rows.num_rows) if n % 7 == 0]
     pq.write_table(rows.take(pa.array(kept)), file)
     copy = topics.make(1)
-    import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
+    import_topic(api.client, engine, f"{tmp_path}/{name}", name=copy)
     consumer = Consumer(
         {
             "bootstrap.servers": topics.bootstrap,
@@ -179,25 +177,29 @@ def test_a_real_consumer_reads_over_the_gaps(
 
 
 def test_an_import_that_is_repeated_does_nothing(
-    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path
+    api: ApiServer, topics: Topics, engine: LocalEngine, tmp_path: Path
 ) -> None:
     name = fill(topics)
-    export(door, name, tmp_path)
+    export(api, name, tmp_path)
     copy = topics.make(3)
-    import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
-    again = import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
+    import_topic(api.client, engine, f"{tmp_path}/{name}", name=copy)
+    again = import_topic(api.client, engine, f"{tmp_path}/{name}", name=copy)
     assert (again.records, again.repeated_records) == (0, 2003)
-    assert rows_of(door, copy) == rows_of(door, name)
+    assert rows_of(api, copy) == rows_of(api, name)
 
 
 def test_an_import_that_was_cut_short_goes_on_where_it_was(
-    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer,
+    topics: Topics,
+    engine: LocalEngine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from penstock.pipeline import imports
 
     monkeypatch.setattr(imports, "STEP_FILES", 2)
     name = fill(topics)
-    export(door, name, tmp_path, file_bytes=2000)
+    export(api, name, tmp_path, file_bytes=2000)
     copy = topics.make(3)
 
     def stop(done: int, total: int) -> None:
@@ -205,91 +207,91 @@ def test_an_import_that_was_cut_short_goes_on_where_it_was(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy, watch=stop)
-    partly = sum(map(len, rows_of(door, copy)))
+        import_topic(api.client, engine, f"{tmp_path}/{name}", name=copy, watch=stop)
+    partly = sum(map(len, rows_of(api, copy)))
     assert 0 < partly < 2003
-    rest = import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
+    rest = import_topic(api.client, engine, f"{tmp_path}/{name}", name=copy)
     assert (rest.repeated_records, rest.records) == (partly, 2003 - partly)
-    assert rows_of(door, copy) == rows_of(door, name)
+    assert rows_of(api, copy) == rows_of(api, name)
 
 
 def test_offsets_cannot_be_kept_where_somebody_wrote(
-    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path
+    api: ApiServer, topics: Topics, engine: LocalEngine, tmp_path: Path
 ) -> None:
     name = fill(topics)
-    export(door, name, tmp_path)
+    export(api, name, tmp_path)
     copy = topics.make(3)
     topics.write(copy, [b"first"], partition=1)
     with pytest.raises(ConflictError, match="--offsets new"):
-        import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
-    import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy, offsets="new")
+        import_topic(api.client, engine, f"{tmp_path}/{name}", name=copy)
+    import_topic(api.client, engine, f"{tmp_path}/{name}", name=copy, offsets="new")
     topics.write(copy, [b"last"], partition=2)
-    found = rows_of(door, copy)
+    found = rows_of(api, copy)
     assert [row[4] for row in found[1]] == [b"first"]
     assert [row[0] for row in found[2]] == [0, 1, 2, 3]
 
 
 def test_a_topic_with_too_few_partitions_is_refused(
-    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path
+    api: ApiServer, topics: Topics, engine: LocalEngine, tmp_path: Path
 ) -> None:
     name = fill(topics)
-    export(door, name, tmp_path)
+    export(api, name, tmp_path)
     with pytest.raises(InvalidRequestError, match="2 partitions"):
-        import_topic(door.client, engine, f"{tmp_path}/{name}", name=topics.make(2))
+        import_topic(api.client, engine, f"{tmp_path}/{name}", name=topics.make(2))
 
 
 def test_a_compacted_topic_takes_no_records_without_keys(
-    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path
+    api: ApiServer, topics: Topics, engine: LocalEngine, tmp_path: Path
 ) -> None:
     name = fill(topics)
-    export(door, name, tmp_path)
+    export(api, name, tmp_path)
     copy = topics.make(3, cleanup_policy="compact")
     with pytest.raises(InvalidRequestError, match="without a key"):
-        import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
-    assert rows_of(door, copy) == [[], [], []]
+        import_topic(api.client, engine, f"{tmp_path}/{name}", name=copy)
+    assert rows_of(api, copy) == [[], [], []]
 
 
 def test_an_export_that_was_cut_short_is_no_export(
-    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path
+    api: ApiServer, topics: Topics, engine: LocalEngine, tmp_path: Path
 ) -> None:
     name = fill(topics)
-    export(door, name, tmp_path)
+    export(api, name, tmp_path)
     (tmp_path / name / MANIFEST).unlink()
     with pytest.raises(NotFoundError, match=MANIFEST):
-        import_topic(door.client, engine, f"{tmp_path}/{name}", name=topics.make(3))
+        import_topic(api.client, engine, f"{tmp_path}/{name}", name=topics.make(3))
 
 
 def test_an_export_is_not_mixed_with_an_older_one(
-    door: Door, topics: Topics, tmp_path: Path
+    api: ApiServer, topics: Topics, tmp_path: Path
 ) -> None:
     name = fill(topics)
-    export(door, name, tmp_path, file_bytes=2000)
+    export(api, name, tmp_path, file_bytes=2000)
     topics.write(name, [b"more"], partition=1)
     with pytest.raises(ConflictError, match="--overwrite"):
-        export(door, name, tmp_path)
-    again = export(door, name, tmp_path, overwrite=True)
+        export(api, name, tmp_path)
+    again = export(api, name, tmp_path, overwrite=True)
     assert again.records == 2004
     listed = [f.url for f in TableFiles(_no_options()).list(again.url) if "parquet" in f.url]
     assert len(listed) == again.files
 
 
 def test_the_old_export_stays_if_the_topic_is_gone(
-    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path
+    api: ApiServer, topics: Topics, engine: LocalEngine, tmp_path: Path
 ) -> None:
     name = fill(topics)
-    export(door, name, tmp_path)
-    before = rows_of(door, name)
+    export(api, name, tmp_path)
+    before = rows_of(api, name)
     topics.delete(name)
     with pytest.raises(NotFoundError, match="no such topic"):
-        export(door, name, tmp_path, overwrite=True)
+        export(api, name, tmp_path, overwrite=True)
     copy = topics.make(3)
-    import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
-    assert rows_of(door, copy) == before
+    import_topic(api.client, engine, f"{tmp_path}/{name}", name=copy)
+    assert rows_of(api, copy) == before
 
 
 @pytest.mark.parametrize("step", ["file", "manifest", "deletion"])
 def test_an_export_over_another_leaves_one_whole_wherever_it_is_cut(
-    door: Door,
+    api: ApiServer,
     topics: Topics,
     engine: LocalEngine,
     tmp_path: Path,
@@ -299,8 +301,8 @@ def test_an_export_over_another_leaves_one_whole_wherever_it_is_cut(
     """Killed after a file is written, before the manifest, and before old files are deleted. The
     topic was made anew in between, so that what is mixed of both is seen."""
     name = fill(topics)
-    export(door, name, tmp_path, file_bytes=2000)
-    old = rows_of(door, name)
+    export(api, name, tmp_path, file_bytes=2000)
+    old = rows_of(api, name)
     topics.delete(name)
     fill(topics, name=name, first=10_000)
 
@@ -326,18 +328,18 @@ def test_an_export_over_another_leaves_one_whole_wherever_it_is_cut(
             patch.setattr(TableFiles, "delete", delete)
         with pytest.raises(KeyboardInterrupt):
             export(
-                door, name, tmp_path, file_bytes=2000, overwrite=True,
+                api, name, tmp_path, file_bytes=2000, overwrite=True,
                 watch=cut if step == "file" else None,
             )  # fmt: skip
     copy = topics.make(3)
-    import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
-    assert rows_of(door, copy) == (rows_of(door, name) if step == "deletion" else old)
-    again = export(door, name, tmp_path, overwrite=True)
+    import_topic(api.client, engine, f"{tmp_path}/{name}", name=copy)
+    assert rows_of(api, copy) == (rows_of(api, name) if step == "deletion" else old)
+    again = export(api, name, tmp_path, overwrite=True)
     assert len(list((tmp_path / name).glob("*.parquet"))) == again.files
 
 
 def test_two_exports_into_one_folder_at_once_are_kept_apart(
-    door: Door, topics: Topics, tmp_path: Path
+    api: ApiServer, topics: Topics, tmp_path: Path
 ) -> None:
     """With `--overwrite` the second would delete files that the first's manifest names."""
     name = fill(topics)
@@ -345,20 +347,20 @@ def test_two_exports_into_one_folder_at_once_are_kept_apart(
 
     def other(*_: int) -> None:
         with pytest.raises(ConflictError, match=f"host {socket.gethostname()} .* is open") as found:
-            export(door, name, tmp_path, overwrite=True)
+            export(api, name, tmp_path, overwrite=True)
         refused.append(str(found.value))
 
-    exported = export(door, name, tmp_path, watch=other)
+    exported = export(api, name, tmp_path, watch=other)
     assert len(refused) == exported.files == 2
     assert sorted(
         path.name for path in (tmp_path / name).iterdir() if path.suffix != ".parquet"
     ) == [MANIFEST]
-    again = export(door, name, tmp_path, overwrite=True)
+    again = export(api, name, tmp_path, overwrite=True)
     assert len(list((tmp_path / name).glob("*.parquet"))) == again.files
 
 
 def test_an_export_whose_job_was_ended_puts_no_manifest(
-    door: Door, topics: Topics, tmp_path: Path
+    api: ApiServer, topics: Topics, tmp_path: Path
 ) -> None:
     """As one that was stopped for longer than its lease: the next one takes the folder over."""
     name = fill(topics)
@@ -366,28 +368,28 @@ def test_an_export_whose_job_was_ended_puts_no_manifest(
     def ended(*_: int) -> None:
         if not taken:
             (marker,) = (tmp_path / name).glob("_penstock_exporting_*")
-            door.client.close_job(json.loads(marker.read_text())["job"])
-            taken.append(export(door, name, tmp_path, overwrite=True))
+            api.client.close_job(json.loads(marker.read_text())["job"])
+            taken.append(export(api, name, tmp_path, overwrite=True))
 
     taken: list[Exported] = []
     with pytest.raises(FencedError, match="taken the folder over"):
-        export(door, name, tmp_path, overwrite=True, watch=ended)
+        export(api, name, tmp_path, overwrite=True, watch=ended)
     manifest = json.loads((tmp_path / name / MANIFEST).read_text())
     assert sum(bool(file["name"]) for file in manifest["files"]) == taken[0].files
     assert all((tmp_path / name / file["name"]).exists() for file in manifest["files"])
 
 
 def test_a_partition_that_retention_emptied_keeps_its_next_offset(
-    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path
+    api: ApiServer, topics: Topics, engine: LocalEngine, tmp_path: Path
 ) -> None:
     """A group that had read it to the end goes on with the first record that comes."""
     name = topics.make(2)
     topics.write(name, [b"%d" % n for n in range(100)])
     topics.trim(name, 0, 100)
-    export(door, name, tmp_path)
+    export(api, name, tmp_path)
     copy = topics.make(2)
-    import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
-    (found,) = door.client.topics(names=[copy]).topics
+    import_topic(api.client, engine, f"{tmp_path}/{name}", name=copy)
+    (found,) = api.client.topics(names=[copy]).topics
     assert [state.high_watermark for state in found.partitions] == [100, 0]
     topics.write(copy, [b"next"])
     consumer = Consumer(
@@ -407,9 +409,9 @@ def test_a_partition_that_retention_emptied_keeps_its_next_offset(
     assert (message.offset(), message.value()) == (100, b"next")
 
 
-def test_a_topic_that_is_not_there_is_told(door: Door, tmp_path: Path) -> None:
+def test_a_topic_that_is_not_there_is_told(api: ApiServer, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no such topic"):
-        export(door, "nobody", tmp_path)
+        export(api, "nobody", tmp_path)
 
 
 def _no_options() -> Any:

@@ -21,7 +21,7 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.pipeline import objects as objects_module
-from penstock.pipeline.client import DoorClient, DoorOptions, RefusedError
+from penstock.pipeline.client import ClientOptions, PipelineClient, RefusedError
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.presigned import put_headers
 from support.http_stub import Agent
@@ -73,12 +73,12 @@ class Bucket:
         return -1, b""
 
 
-class FakeClient(DoorClient):
+class FakeClient(PipelineClient):
     """The calls that `ObjectAccess` makes, and what passed through the agent."""
 
     def __init__(self, url: str, bucket: Bucket, *, objects: str = "auto") -> None:
         super().__init__(
-            DoorOptions(urls=("127.0.0.1:1",), objects=objects, deadline_s=5.0),
+            ClientOptions(urls=("127.0.0.1:1",), objects=objects, deadline_s=5.0),
             clock=ManualClock(),
         )
         self.url = url
@@ -302,7 +302,7 @@ def test_what_is_pickled_holds_no_url() -> None:
     with access() as (bucket, client, objects):
         bucket.objects["k"] = b"0123456789"
         objects.get_range("k", 2, 5)
-        pickled = pickle.dumps(ObjectAccess(DoorClient(client.options)))
+        pickled = pickle.dumps(ObjectAccess(PipelineClient(client.options)))
         assert b"token" not in pickled
         again = pickle.loads(pickled)
         assert again._client.options == client.options

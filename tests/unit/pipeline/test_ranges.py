@@ -17,8 +17,8 @@ from penstock.pipeline.ranges import ASKED_AGAIN_MAX, LogTruncatedError, RangePa
 from penstock.records.batch import patch_base_offset
 from penstock.records.sums import partition_seed
 from penstock.segment import RunDescriber, SegmentRun, build_segment
+from support.api_server import NOW_MS, offsets_in
 from support.batches import make_batch
-from support.door import NOW_MS, offsets_in
 
 TOPIC_ID = "ab" * 16
 
@@ -42,7 +42,7 @@ class FakeRun:
 
 @dataclass
 class FakeLog:
-    """A partition as door and store show it. Both `DoorClient` and `ObjectAccess` of a test."""
+    """A partition, which is both `PipelineClient` and `ObjectAccess` of a test."""
 
     runs_now: list[FakeRun]
     log_start: int = 0
@@ -98,7 +98,7 @@ class FakeLog:
         run.position = segment.positions[0]
         self.objects[run.key] = b"".join(bytes(part) for part in segment.parts)
 
-    # -- as DoorClient -----------------------------------------------------------------------------
+    # -- as PipelineClient ----------------------------------------------------------------------
 
     def topics(self, topic_ids: Sequence[str]) -> Topics:
         assert list(topic_ids) == [TOPIC_ID]

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from penstock.cli.commands.pipeline_run import shown_counts
 from penstock.cli.main import root
 from penstock.config.sources import load_settings
-from support.door import Door, serve_in_thread
+from support.api_server import ApiServer, serve_in_thread
 from support.ports import free_port
 from support.topics import Topics
 
@@ -28,17 +28,17 @@ RUN = ("pipeline", "run")
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[Door]:
+def api(tmp_path: Path) -> Iterator[ApiServer]:
     with serve_in_thread(tmp_path / "data") as found:
         yield found
 
 
-def start(door: Door, folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+def start(api: ApiServer, folder: Path, *arguments: str) -> "subprocess.Popen[str]":
     environment = {key: value for key, value in os.environ.items() if "PENSTOCK_" not in key}
     environment["PYTHONPATH"] = str(REPOSITORY / "src")
     return subprocess.Popen(
         [sys.executable, "-m", "penstock", "pipeline", "run", "--json", "--engine", "local",
-         "--url", str(door.server.http_address), "--warehouse", str(folder / "warehouse"),
+         "--url", str(api.server.http_address), "--warehouse", str(folder / "warehouse"),
          *arguments],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
     )  # fmt: skip
@@ -82,14 +82,16 @@ def rows_in(warehouse: Path) -> int:
     return sum(pq.read_metadata(path).num_rows for path in warehouse.rglob("*.parquet"))
 
 
-def test_topics_with_a_table_get_one_and_a_signal_ends_it_well(door: Door, tmp_path: Path) -> None:
-    topics = Topics(str(door.server.kafka_address), idempotent=False)
+def test_topics_with_a_table_get_one_and_a_signal_ends_it_well(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    topics = Topics(str(api.server.kafka_address), idempotent=False)
     name = topics.make(2, penstock_table="iceberg")
     topics.make(1)
     topics.write(name, [b"%d" % n for n in range(500)])
     port = free_port()
     process = start(
-        door, tmp_path, "--table-interval", "0.2", "--http", f"127.0.0.1:{port}"
+        api, tmp_path, "--table-interval", "0.2", "--http", f"127.0.0.1:{port}"
     )  # fmt: skip
     try:
         seen = []
@@ -120,16 +122,16 @@ def test_topics_with_a_table_get_one_and_a_signal_ends_it_well(door: Door, tmp_p
         process.communicate()
     assert "Traceback" not in errors
     # The journal has it: whoever asks a server sees it.
-    assert [row.table for row in door.client.tables()] == [f"penstock.{name.replace('-', '_')}"]
+    assert [row.table for row in api.client.tables()] == [f"penstock.{name.replace('-', '_')}"]
 
 
 def test_once_runs_each_job_once_and_tells_a_failure_by_its_status(
-    door: Door, tmp_path: Path
+    api: ApiServer, tmp_path: Path
 ) -> None:
-    topics = Topics(str(door.server.kafka_address), idempotent=False)
+    topics = Topics(str(api.server.kafka_address), idempotent=False)
     name = topics.make(1, penstock_table="iceberg", penstock_table_partition="nonsense(value)")
     topics.write(name, [b"1"])
-    process = start(door, tmp_path, "--once")
+    process = start(api, tmp_path, "--once")
     seen = list(outcomes(process))
     process.communicate(timeout=END_S)
     assert process.returncode == 1

@@ -18,7 +18,7 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.peers.secret import ClusterSecret
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.pipeline.secret import find_secret
 from penstock.pipeline.transport import RefusedError, Transport
 from support.http_stub import Agent, Answer
@@ -87,27 +87,27 @@ def test_the_next_agent_is_asked_and_stayed_with() -> None:
         lambda *_: problem(503, "retry"), lambda *_: (200, b"good"), lambda *_: (0, b"")
     ) as made:
         waits = Waits()
-        door = transport(*(agent.url for agent in made), waits=waits)
+        api = transport(*(agent.url for agent in made), waits=waits)
         for _ in range(5):
-            assert call(door, "POST", b"abc") == b"good"
+            assert call(api, "POST", b"abc") == b"good"
         assert not waits.waited, "nobody waits while another agent may answer"
         assert len(made[0].asked) <= 1
         assert len(made[2].asked) <= 2
         assert [asked[3] for asked in made[1].asked] == [b"abc"] * 5
-        door.close()
+        api.close()
 
 
 def test_what_is_retried_waits_longer_and_longer_until_the_deadline() -> None:
     with agents(lambda *_: problem(503, "retry")) as (agent,):
         waits = Waits()
-        door = transport(agent.url, f"127.0.0.1:{free_port()}", waits=waits, deadline_s=20.0)
+        api = transport(agent.url, f"127.0.0.1:{free_port()}", waits=waits, deadline_s=20.0)
         with pytest.raises(RetryableError):
-            call(door)
+            call(api)
         assert sum(waits.waited) < 20
         assert 5 < len(waits.waited) < 100
         assert all(0 < waited <= 5 for waited in waits.waited)
         assert len(agent.asked) == len(waits.waited) + 1
-        door.close()
+        api.close()
 
 
 def test_an_agent_that_does_not_run_is_named_with_the_reason() -> None:
@@ -126,23 +126,23 @@ def test_people_hear_once_and_soon_of_agents_that_are_away() -> None:
         def tell(text: str) -> None:
             told.append((waits.clock.monotonic_s() - began_s, text))
 
-        door = transport(agent.url, waits=waits, deadline_s=500.0, tell=tell)
-        assert call(door) == b"back"
+        api = transport(agent.url, waits=waits, deadline_s=500.0, tell=tell)
+        assert call(api) == b"back"
         ((after_s, text),) = told
         assert 1 <= after_s < 6, "and not in the first second, in which an agent may be restarted"
         assert text == f"ask by {agent.url} something: oops; trying again until 500 s have passed"
         with pytest.raises(RetryableError):
-            call(door)
+            call(api)
         assert len(told) == 2, "it had been back"
-        door.close()
+        api.close()
 
 
 def test_a_call_succeeds_once_an_agent_is_back() -> None:
     with agents(lambda count, *_: (200, b"back") if count > 4 else (500, b"oops")) as (agent,):
-        door = transport(agent.url)
-        assert call(door) == b"back"
+        api = transport(agent.url)
+        assert call(api) == b"back"
         assert len(agent.asked) == 5
-        door.close()
+        api.close()
 
 
 @pytest.mark.parametrize(
@@ -163,9 +163,9 @@ def test_what_is_refused_is_asked_once(
 ) -> None:
     with agents(lambda *_: answer, lambda *_: answer) as made:
         waits = Waits()
-        door = transport(*(agent.url for agent in made), waits=waits)
+        api = transport(*(agent.url for agent in made), waits=waits)
         with pytest.raises(PenstockError) as caught:
-            call(door, "POST", b"x")
+            call(api, "POST", b"x")
         assert type(caught.value) is kind
         assert sum(len(agent.asked) for agent in made) == 1
         assert not waits.waited
@@ -173,7 +173,7 @@ def test_what_is_refused_is_asked_once(
         assert str(again) == str(caught.value)
         if reason is not None:
             assert again.reason == reason
-        door.close()
+        api.close()
 
 
 def test_an_answer_that_breaks_off_is_asked_for_again() -> None:
@@ -187,20 +187,20 @@ def test_an_answer_that_breaks_off_is_asked_for_again() -> None:
         return 0, b""
 
     with agents(answer) as (agent,):
-        door = transport(agent.url)
-        assert call(door) == b"whole"
-        door.close()
+        api = transport(agent.url)
+        assert call(api) == b"whole"
+        api.close()
 
 
 def test_the_secret_is_sent_and_a_wrong_one_is_no_reason_to_wait() -> None:
     with agents(lambda *_: (401, b"the cluster's secret is needed\n")) as (agent,):
         waits = Waits()
-        door = transport(agent.url, waits=waits, secret="0123456789abcdef")
+        api = transport(agent.url, waits=waits, secret="0123456789abcdef")
         with pytest.raises(InvalidRequestError, match="PENSTOCK_CLUSTER_SECRET"):
-            call(door)
+            call(api)
         assert not waits.waited
         assert {asked[2]["authorization"] for asked in agent.asked} == {"Bearer 0123456789abcdef"}
-        door.close()
+        api.close()
 
 
 @pytest.mark.parametrize(
@@ -208,12 +208,12 @@ def test_the_secret_is_sent_and_a_wrong_one_is_no_reason_to_wait() -> None:
 )
 def test_urls_that_are_none_are_refused_without_being_shown(url: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        DoorClient(DoorOptions(urls=(url,)))
+        PipelineClient(ClientOptions(urls=(url,)))
     assert "secret-word" not in str(caught.value)
     with pytest.raises(InvalidRequestError):
-        DoorClient(DoorOptions(urls=()))
+        PipelineClient(ClientOptions(urls=()))
     with pytest.raises(InvalidRequestError):
-        DoorClient(DoorOptions(urls=("x:1",), objects="somehow"))
+        PipelineClient(ClientOptions(urls=("x:1",), objects="somehow"))
 
 
 def test_where_the_secret_is_found(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,41 +18,41 @@ from penstock.records.batch import stored_header
 from penstock.recovery.verify import FindingKind, VerifyReport
 from penstock.segment import FOOTER_BYTES, job_object_key
 from penstock.system.randomness import SystemRandom
-from support.door import Door, replacement, serve_in_thread, write_request
+from support.api_server import ApiServer, replacement, serve_in_thread, write_request
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[Door]:
+def api(tmp_path: Path) -> Iterator[ApiServer]:
     # What a test leaves in the WAL stays there, however long the test takes.
     with serve_in_thread(tmp_path / "data", segment_age_ms=3_600_000) as found:
         yield found
 
 
-def fill(door: Door) -> str:
+def fill(api: ApiServer) -> str:
     """A topic with objects, one of them raw, and records in the WAL."""
-    topic_id = door.create("flights", 3)
+    topic_id = api.create("flights", 3)
     for partition in range(2):
         for _ in range(20):
-            door.produce("flights", partition, count=10, value=b"v" * 100)
-    door.drain()
-    with JobLease(door.client, kind="write", name="test") as job:
-        door.client.write(write_request(door.objects, job, topic_id, {0: 5, 2: 7}))
-    door.produce("flights", 1, count=3)
+            api.produce("flights", partition, count=10, value=b"v" * 100)
+    api.drain()
+    with JobLease(api.client, kind="write", name="test") as job:
+        api.client.write(write_request(api.objects, job, topic_id, {0: 5, 2: 7}))
+    api.produce("flights", 1, count=3)
     return topic_id
 
 
-def verify(door: Door) -> VerifyReport:
-    return verify_cluster(door.client, LocalEngine(2))
+def verify(api: ApiServer) -> VerifyReport:
+    return verify_cluster(api.client, LocalEngine(2))
 
 
 def kinds(report: VerifyReport) -> list[FindingKind]:
     return [finding.kind for finding in report.findings]
 
 
-def objects_of(door: Door, topic_id: str) -> dict[str, tuple[int, int]]:
+def objects_of(api: ApiServer, topic_id: str) -> dict[str, tuple[int, int]]:
     """Key -> position and length of its first run."""
     found: dict[str, tuple[int, int]] = {}
-    for page in door.client.runs():
+    for page in api.client.runs():
         for at in range(0, len(page.rows), RUN_FIELDS):
             _, _, _, index, position, length, _, _ = page.rows[at : at + RUN_FIELDS]
             if index >= 0:
@@ -65,9 +65,9 @@ def change(tmp_path: Path, key: str, edit: Callable[[bytearray], bytearray]) -> 
     path.write_bytes(edit(bytearray(path.read_bytes())))
 
 
-def test_a_whole_cluster_is_read_and_has_no_findings(door: Door) -> None:
-    fill(door)
-    report = verify(door)
+def test_a_whole_cluster_is_read_and_has_no_findings(api: ApiServer) -> None:
+    fill(api)
+    report = verify(api)
     assert report.findings == []
     assert (report.topics, report.partitions) == (1, 3)
     assert report.records == 2 * 20 * 10 + 12 + 3
@@ -75,32 +75,32 @@ def test_a_whole_cluster_is_read_and_has_no_findings(door: Door) -> None:
     assert report.ok
 
 
-def test_what_was_joined_while_it_is_read_is_no_finding(door: Door) -> None:
-    topic_id = fill(door)
+def test_what_was_joined_while_it_is_read_is_no_finding(api: ApiServer) -> None:
+    topic_id = fill(api)
     done = False
 
     def watch(_read: int, _total: int) -> None:
         nonlocal done
         if not done:
             done = True
-            with JobLease(door.client, kind="compaction", name="test") as job:
-                door.client.replace(replacement(door.client, door.objects, job, topic_id))
-            door.produce("flights", 1, count=3)
-            door.trim("flights", 1, 100)
+            with JobLease(api.client, kind="compaction", name="test") as job:
+                api.client.replace(replacement(api.client, api.objects, job, topic_id))
+            api.produce("flights", 1, count=3)
+            api.trim("flights", 1, 100)
 
-    report = verify_cluster(door.client, LocalEngine(1), watch=watch)
+    report = verify_cluster(api.client, LocalEngine(1), watch=watch)
     assert report.findings == []
     assert done
 
 
-def test_a_run_in_a_wal_whose_beginning_was_deleted_is_no_finding(door: Door) -> None:
-    door.create("flights", 2)
-    door.produce("flights", 0, count=10)
+def test_a_run_in_a_wal_whose_beginning_was_deleted_is_no_finding(api: ApiServer) -> None:
+    api.create("flights", 2)
+    api.produce("flights", 0, count=10)
     for _ in range(4):
-        door.produce("flights", 1, count=10)
-    door.trim("flights", 0, 5)
-    door.trim("flights", 1, 25)
-    report = verify(door)
+        api.produce("flights", 1, count=10)
+    api.trim("flights", 0, 5)
+    api.trim("flights", 1, 25)
+    report = verify(api)
     assert report.findings == []
     # The log's starts lie within batches, which are read whole; those before are not.
     assert report.records == 10 + 20
@@ -108,39 +108,39 @@ def test_a_run_in_a_wal_whose_beginning_was_deleted_is_no_finding(door: Door) ->
 
 @pytest.mark.parametrize(("at", "detail"), [(80, "CRC-32C differs"), (15, "leader epoch 1 where")])
 def test_a_flipped_bit_in_a_batch_is_damage(
-    door: Door, tmp_path: Path, at: int, detail: str
+    api: ApiServer, tmp_path: Path, at: int, detail: str
 ) -> None:
-    topic_id = fill(door)
-    key, (position, _) = next(iter(objects_of(door, topic_id).items()))
+    topic_id = fill(api)
+    key, (position, _) = next(iter(objects_of(api, topic_id).items()))
 
     def flip(body: bytearray) -> bytearray:
         body[position + at] ^= 1
         return body
 
     change(tmp_path, key, flip)
-    report = verify(door)
+    report = verify(api)
     assert kinds(report) == [FindingKind.DAMAGED]
     assert detail in report.findings[0].detail
     assert "flights-" in report.findings[0].subject
     assert not report.ok
 
 
-def test_a_flipped_bit_in_an_index_is_damage(door: Door, tmp_path: Path) -> None:
-    topic_id = fill(door)
-    key = next(iter(objects_of(door, topic_id)))
+def test_a_flipped_bit_in_an_index_is_damage(api: ApiServer, tmp_path: Path) -> None:
+    topic_id = fill(api)
+    key = next(iter(objects_of(api, topic_id)))
 
     def flip(body: bytearray) -> bytearray:
         body[-FOOTER_BYTES - 8] ^= 1
         return body
 
     change(tmp_path, key, flip)
-    assert kinds(verify(door)) == [FindingKind.DAMAGED]
+    assert kinds(verify(api)) == [FindingKind.DAMAGED]
 
 
-def test_batches_that_are_not_the_journals_are_damage(door: Door, tmp_path: Path) -> None:
+def test_batches_that_are_not_the_journals_are_damage(api: ApiServer, tmp_path: Path) -> None:
     """A batch whose CRC is right, with other offsets than are due."""
-    topic_id = fill(door)
-    found = objects_of(door, topic_id)
+    topic_id = fill(api)
+    found = objects_of(api, topic_id)
     key, (position, _) = next((key, place) for key, place in found.items() if "job" not in key)
 
     def renumber(body: bytearray) -> bytearray:
@@ -148,15 +148,17 @@ def test_batches_that_are_not_the_journals_are_damage(door: Door, tmp_path: Path
         return body
 
     change(tmp_path, key, renumber)
-    report = verify(door)
+    report = verify(api)
     assert kinds(report) == [FindingKind.DAMAGED]
     assert "is due" in report.findings[0].detail
 
 
-def test_batches_of_a_raw_object_in_another_order_are_damage(door: Door, tmp_path: Path) -> None:
+def test_batches_of_a_raw_object_in_another_order_are_damage(
+    api: ApiServer, tmp_path: Path
+) -> None:
     """Their headers say no offsets yet, lengths are the same and CRCs are right."""
-    topic_id = fill(door)
-    found = objects_of(door, topic_id)
+    topic_id = fill(api)
+    found = objects_of(api, topic_id)
     key, (position, _) = next((key, place) for key, place in found.items() if "job" in key)
 
     def swap(body: bytearray) -> bytearray:
@@ -169,40 +171,40 @@ def test_batches_of_a_raw_object_in_another_order_are_damage(door: Door, tmp_pat
         return body
 
     change(tmp_path, key, swap)
-    report = verify(door)
+    report = verify(api)
     assert kinds(report) == [FindingKind.DAMAGED]
     assert "flights-0 offsets 200 to 204" in report.findings[0].subject
     assert "sum differs" in report.findings[0].detail
 
 
-def test_every_run_has_its_sum_however_it_came(door: Door) -> None:
+def test_every_run_has_its_sum_however_it_came(api: ApiServer) -> None:
     """Produced, uploaded, written by a job, joined."""
-    topic_id = fill(door)
-    with JobLease(door.client, kind="compaction", name="test") as job:
-        answer = door.client.replace(replacement(door.client, door.objects, job, topic_id))
+    topic_id = fill(api)
+    with JobLease(api.client, kind="compaction", name="test") as job:
+        answer = api.client.replace(replacement(api.client, api.objects, job, topic_id))
     assert answer.codes == [""]
-    sums = [number for page in door.client.runs() for number in page.sums]
+    sums = [number for page in api.client.runs() for number in page.sums]
     assert len(sums) == len(set(sums)) == 4
     assert min(sums) > 0
-    assert verify(door).findings == []
+    assert verify(api).findings == []
 
 
-def test_a_join_of_other_batches_is_refused(door: Door) -> None:
+def test_a_join_of_other_batches_is_refused(api: ApiServer) -> None:
     """The agent's index check finds nothing wrong with it."""
-    topic_id = fill(door)
-    with JobLease(door.client, kind="compaction", name="test") as job:
-        request = replacement(door.client, door.objects, job, topic_id)
+    topic_id = fill(api)
+    with JobLease(api.client, kind="compaction", name="test") as job:
+        request = replacement(api.client, api.objects, job, topic_id)
         request.partitions[0].sums[0] ^= 1
-        assert door.client.replace(request).codes == ["invalid_replacement"]
-    assert verify(door).ok
+        assert api.client.replace(request).codes == ["invalid_replacement"]
+    assert verify(api).ok
 
 
-def test_records_that_a_batch_lacks_are_damage(door: Door, tmp_path: Path) -> None:
+def test_records_that_a_batch_lacks_are_damage(api: ApiServer, tmp_path: Path) -> None:
     """An idempotent producer's batch with fewer records than offsets, its CRC made right."""
-    topic_id = door.create("orders")
-    door.produce("orders", 0, count=10, producer_id=7)
-    door.drain()
-    key, (position, length) = next(iter(objects_of(door, topic_id).items()))
+    topic_id = api.create("orders")
+    api.produce("orders", 0, count=10, producer_id=7)
+    api.drain()
+    key, (position, length) = next(iter(objects_of(api, topic_id).items()))
 
     def drop(body: bytearray) -> bytearray:
         struct.pack_into(">i", body, position + 57, 9)
@@ -211,46 +213,46 @@ def test_records_that_a_batch_lacks_are_damage(door: Door, tmp_path: Path) -> No
         return body
 
     change(tmp_path, key, drop)
-    report = verify(door)
+    report = verify(api)
     assert kinds(report) == [FindingKind.DAMAGED]
     assert "9 of 10 records" in report.findings[0].detail
 
 
-def test_a_missing_object_is_found_once(door: Door, tmp_path: Path) -> None:
-    topic_id = fill(door)
-    key = next(iter(objects_of(door, topic_id)))
+def test_a_missing_object_is_found_once(api: ApiServer, tmp_path: Path) -> None:
+    topic_id = fill(api)
+    key = next(iter(objects_of(api, topic_id)))
     (path,) = (tmp_path / "data").rglob(Path(key).name)
     path.unlink()
-    report = verify(door)
+    report = verify(api)
     assert kinds(report) == [FindingKind.MISSING]
     assert report.findings[0].subject == key
 
 
-def test_a_cut_object_is_damage(door: Door, tmp_path: Path) -> None:
-    topic_id = fill(door)
-    change(tmp_path, next(iter(objects_of(door, topic_id))), lambda body: body[:-1])
-    report = verify(door)
+def test_a_cut_object_is_damage(api: ApiServer, tmp_path: Path) -> None:
+    topic_id = fill(api)
+    change(tmp_path, next(iter(objects_of(api, topic_id))), lambda body: body[:-1])
+    report = verify(api)
     assert set(kinds(report)) == {FindingKind.DAMAGED}
 
 
-def test_an_orphan_is_told_and_is_no_damage(door: Door, tmp_path: Path) -> None:
-    fill(door)
-    with JobLease(door.client, kind="compaction", name="test") as job:
+def test_an_orphan_is_told_and_is_no_damage(api: ApiServer, tmp_path: Path) -> None:
+    fill(api)
+    with JobLease(api.client, kind="compaction", name="test") as job:
         key = job_object_key(job=job.job, name=SystemRandom().token_bytes(16).hex())
-        door.objects.put(key, [b"nobody's"])
+        api.objects.put(key, [b"nobody's"])
         # An open job may still commit it.
-        assert verify(door).findings == []
-    report = verify(door)
+        assert verify(api).findings == []
+    report = verify(api)
     assert kinds(report) == [FindingKind.ORPHAN]
     assert report.findings[0].subject == key
     assert report.ok
 
 
 def test_the_command_prints_findings_and_tells_damage_by_its_status(
-    door: Door, tmp_path: Path
+    api: ApiServer, tmp_path: Path
 ) -> None:
-    topic_id = fill(door)
-    arguments = ["verify", "--url", str(door.server.http_address), "--engine", "local", "--json"]
+    topic_id = fill(api)
+    arguments = ["verify", "--url", str(api.server.http_address), "--engine", "local", "--json"]
     done = CliRunner().invoke(root, arguments)
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["ok"] is True
@@ -258,7 +260,7 @@ def test_the_command_prints_findings_and_tells_damage_by_its_status(
     shown = CliRunner().invoke(root, [*arguments[:-1], "--access", "ambient"])
     assert shown.exit_code == 0, shown.output
     assert "journal was not replayed: the archive has no snapshot" in shown.output
-    key = next(iter(objects_of(door, topic_id)))
+    key = next(iter(objects_of(api, topic_id)))
     change(tmp_path, key, lambda body: body[:-1])
     done = CliRunner().invoke(root, arguments)
     assert done.exit_code == 1

@@ -82,7 +82,7 @@ def by_verify_task(due: DueRun, body: bytes) -> list[str]:
         get_range=lambda _key, start, end, origin: body[start - AT : end - AT]
     )
     item = verify_task.ObjectItem(
-        door=None,  # type: ignore[arg-type]
+        api=None,  # type: ignore[arg-type]
         key=KEY, size_bytes=due.run.object_bytes, raw=bool(due.run.raw), origin="", runs=[],
     )  # fmt: skip
     named = verify_task.NamedRun(TOPIC.hex(), 3, due)

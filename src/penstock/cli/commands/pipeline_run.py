@@ -163,7 +163,7 @@ def command(
     jobs.catalog.check()
     address = parse_address(http, setting="--http") if http else None
     settings = RunSettings(
-        door=reached,
+        api=reached,
         engine=choice,
         jobs=jobs,
         intervals=Intervals(

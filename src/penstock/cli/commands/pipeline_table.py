@@ -22,7 +22,7 @@ from penstock.cli.tables import counted, print_json
 from penstock.model.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from penstock.pipeline.client import DoorOptions
+    from penstock.pipeline.client import ClientOptions
     from penstock.pipeline.tables.job import TableSummary
     from penstock.pipeline.tables.maintenance import MaintenanceSummary
     from penstock.pipeline.tables.settings import TableSettings
@@ -249,12 +249,12 @@ def command(
         _print(summary)
 
 
-def _repair(door: "DoorOptions", settings: "TableSettings") -> None:
+def _repair(api: "ClientOptions", settings: "TableSettings") -> None:
     from penstock.pipeline.tables.catalog import open_catalog
     from penstock.pipeline.tables.metadata_repair import repair_metadata
     from penstock.pipeline.tables.settings import resolve
 
-    with open_client(door) as client:
+    with open_client(api) as client:
         topics = client.topics(names=[settings.topic]).topics
     settings = resolve(settings, topics[0].configs if topics else {})
     with open_catalog(settings.catalog) as catalog:

@@ -20,7 +20,7 @@ from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
 
 if TYPE_CHECKING:
-    from penstock.pipeline.client import DoorClient
+    from penstock.pipeline.client import PipelineClient
     from penstock.recovery.verify import VerifyReport
 
 DAMAGE_EXIT_STATUS = 1
@@ -174,7 +174,7 @@ def command(
     _print(context, report, as_json=as_json)
 
 
-def _replay(client: "DoorClient", report: "VerifyReport") -> None:
+def _replay(client: "PipelineClient", report: "VerifyReport") -> None:
     """Replay the cluster's archive, if this process has credentials for the bucket."""
     if client.options.objects != "ambient":
         report.not_replayed = "give --access ambient, or --objects, to open the bucket for it"

@@ -2,7 +2,7 @@
 
 from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.api_messages import Replaced, ReplaceRequest
-from penstock.pipeline.client import DoorClient, RefusedError
+from penstock.pipeline.client import PipelineClient, RefusedError
 from penstock.pipeline.compaction.items import ItemDone
 
 _OUT_OF_ORDER = "out_of_order_commit"
@@ -17,7 +17,7 @@ class Committer:
     the answer of the first.
     """
 
-    def __init__(self, client: DoorClient, job: int) -> None:
+    def __init__(self, client: PipelineClient, job: int) -> None:
         self._client = client
         self._job = job
         self._used = 0

@@ -17,7 +17,7 @@ from msgspec.structs import replace as with_changes
 
 from penstock.model.errors import InvalidRequestError, NotFoundError
 from penstock.pipeline.api_messages import Range, TopicState
-from penstock.pipeline.client import DoorClient, RefusedError
+from penstock.pipeline.client import PipelineClient, RefusedError
 from penstock.pipeline.compaction.commit import Committer
 from penstock.pipeline.compaction.incremental import Memory
 from penstock.pipeline.compaction.items import CompactionSettings, Item, ItemDone, KeyedItem
@@ -89,7 +89,7 @@ class Summary(Struct, kw_only=True):
 
 
 def plan_compaction(
-    client: DoorClient,
+    client: PipelineClient,
     settings: CompactionSettings,
     names: Sequence[str] | None = None,
     memory: Memory | None = None,
@@ -139,7 +139,7 @@ def plan_compaction(
 
 
 def compact(
-    client: DoorClient,
+    client: PipelineClient,
     engine: Engine,
     settings: CompactionSettings,
     *,
@@ -179,7 +179,7 @@ def compact(
 class _Job:
     def __init__(
         self,
-        client: DoorClient,
+        client: PipelineClient,
         engine: Engine,
         settings: CompactionSettings,
         names: Sequence[str] | None,
@@ -283,7 +283,7 @@ class _Job:
             summary.merged_batches += done.merged_batches
 
 
-def with_producers(client: DoorClient, items: Sequence[Item]) -> list[Item]:
+def with_producers(client: PipelineClient, items: Sequence[Item]) -> list[Item]:
     """Items by key with what is known of their partitions' producers now, asked for after the runs
     were listed: a batch of theirs that is in a listed run is known here."""
     found = list(items)

@@ -12,7 +12,7 @@ from msgspec import Struct
 from typing_extensions import Buffer
 
 from penstock.model.errors import CorruptDataError, NotFoundError
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.pipeline.compaction.items import Item, ItemDone, ItemStore, JoinItem
 from penstock.pipeline.compaction.join import Arena, Merge, join_runs
 from penstock.pipeline.objects import ObjectAccess
@@ -42,7 +42,7 @@ Outcome = ItemDone | ItemGone | ItemFailed
 class CompactionTask:
     """The task that an engine runs: picklable, and without a secret."""
 
-    options: DoorOptions
+    options: ClientOptions
     job: int
 
     def __call__(self, item: Item) -> Outcome:
@@ -127,19 +127,19 @@ class Accesses:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._open: dict[DoorOptions, ObjectAccess] = {}
-        self._drivers: Counter[DoorOptions] = Counter()
+        self._open: dict[ClientOptions, ObjectAccess] = {}
+        self._drivers: Counter[ClientOptions] = Counter()
 
-    def get(self, options: DoorOptions) -> ObjectAccess:
-        """The access for a door, opened once."""
+    def get(self, options: ClientOptions) -> ObjectAccess:
+        """The access for an API, opened once."""
         with self._lock:
             found = self._open.get(options)
             if found is None:
-                found = self._open[options] = ObjectAccess(DoorClient(options))
+                found = self._open[options] = ObjectAccess(PipelineClient(options))
             return found
 
     @contextmanager
-    def held(self, options: DoorOptions) -> Iterator[None]:
+    def held(self, options: ClientOptions) -> Iterator[None]:
         """A driver of this process has items run; what they opened here is closed after the last
         such driver. In a process that only runs items it stays for the next ones."""
         with self._lock:

@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from penstock.model.errors import InvalidRequestError
-from penstock.pipeline.client import DoorOptions
+from penstock.pipeline.client import ClientOptions
 
 DOOR_OPTIONS: Final = ("url", "secretFile", "objects", "timeoutMs", "deadlineMs")
-"""The options that `GivenOptions.door` reads."""
+"""The options that `GivenOptions.api` reads."""
 _UNITS_MS: Final = {"ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 
 
@@ -119,9 +119,9 @@ class GivenOptions:
 
     # -- how the cluster is reached ----------------------------------------------------------------
 
-    def door(self) -> DoorOptions:
+    def api(self) -> ClientOptions:
         """Return how this operation reaches the cluster, without a secret."""
-        return DoorOptions(
+        return ClientOptions(
             urls=self._urls(),
             secret_file=self.text("secretFile"),
             objects=self.one_of("objects", ("auto", "agent", "ambient")),

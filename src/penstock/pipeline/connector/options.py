@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.api_messages import LEASE_MS_MAX
-from penstock.pipeline.client import DoorOptions
+from penstock.pipeline.client import ClientOptions
 from penstock.pipeline.connector.given_options import DOOR_OPTIONS, GivenOptions
 from penstock.pipeline.connector.schema import default_columns
 
@@ -47,7 +47,7 @@ class Wanted:
 class ReadOptions:
     """A user's options for reading, without a secret."""
 
-    door: DoorOptions
+    api: ClientOptions
     names: tuple[str, ...] | None
     pattern: str | None
     assigned: dict[str, tuple[int, ...]] | None
@@ -126,7 +126,7 @@ def parse(options: Mapping[str, str], *, mode: Mode) -> ReadOptions:
         )
     columns = _columns(given)
     return ReadOptions(
-        door=given.door(),
+        api=given.api(),
         names=names,
         pattern=pattern,
         assigned=assigned,

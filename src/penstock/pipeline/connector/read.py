@@ -16,7 +16,7 @@ from typing_extensions import Buffer
 
 from penstock.model.errors import InvalidRequestError, NotFoundError, RetryableError
 from penstock.pipeline.api_messages import JobRequest, Range
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.pipeline.connector.losses import Losses, logger
 from penstock.pipeline.connector.offsets_wanted import (
     TopicRange,
@@ -47,10 +47,10 @@ KEPT_BYTES: Final = 128 << 20
 class ReadPartition(InputPartition):
     """The work of one task: ranges, and how to reach the cluster. Goes to executors as it is."""
 
-    def __init__(self, ranges: Sequence[TopicRange], door: DoorOptions) -> None:
+    def __init__(self, ranges: Sequence[TopicRange], api: ClientOptions) -> None:
         super().__init__(None)
         self.ranges = tuple(ranges)
-        self.door = door
+        self.api = api
 
 
 class PenstockReader(DataSourceReader):
@@ -67,18 +67,18 @@ class PenstockReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks of this read, by what the cluster has now."""
-        door = self._options.door
-        with DoorClient(door) as client:
+        api = self._options.api
+        with PipelineClient(api) as client:
             _hold(client, self._options)
             ranges = self._ranges(client)
             tasks = divide(ranges, division(self._options), client.runs)
-        return [ReadPartition(task, door) for task in tasks]
+        return [ReadPartition(task, api) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         """The records of one task."""
         return read_partition(partition, self._options, self._columns)
 
-    def _ranges(self, client: DoorClient) -> list[TopicRange]:
+    def _ranges(self, client: PipelineClient) -> list[TopicRange]:
         options, pushed = self._options, self._pushed
         chosen = choose(options, find_topics(client, options))
         check_each(options, chosen)
@@ -125,7 +125,7 @@ def batch_reader(options: ReadOptions, columns: Sequence[str]) -> PenstockReader
     return (FilteringReader if options.pushes_filters else PenstockReader)(options, columns)
 
 
-def find_topics(client: DoorClient, options: ReadOptions) -> list[Any]:
+def find_topics(client: PipelineClient, options: ReadOptions) -> list[Any]:
     """The topics that the options name or whose names match, as they are now."""
     if options.pattern is not None:
         return client.topics(pattern=options.pattern).topics
@@ -142,7 +142,7 @@ def division(options: ReadOptions) -> Division:
     )
 
 
-def _hold(client: DoorClient, options: ReadOptions) -> None:
+def _hold(client: PipelineClient, options: ReadOptions) -> None:
     """Keep objects that the store has now from being deleted for a while.
 
     No process ends this job: a plan's process ends before its tasks, and tasks don't know of one
@@ -177,7 +177,7 @@ def read_partition(
     if not isinstance(partition, ReadPartition):
         # Spark's own, which stands for "nothing to read" where there are no partitions.
         return
-    client, objects = connection(partition.door)
+    client, objects = connection(partition.api)
     for one in partition.ranges:
         yield from _read_one(client, objects, one, options, columns)
     _keep_loaded_once()
@@ -190,15 +190,15 @@ def _keep_loaded_once() -> None:
 
 
 @lru_cache(maxsize=4)
-def connection(door: DoorOptions) -> tuple[DoorClient, ObjectAccess]:
+def connection(api: ClientOptions) -> tuple[PipelineClient, ObjectAccess]:
     """Connections, which last as long as Spark's Python worker, which runs many tasks."""
     keep_freed_memory(KEPT_BYTES)
-    client = DoorClient(door)
+    client = PipelineClient(api)
     return client, ObjectAccess(client)
 
 
 def _read_one(
-    client: DoorClient,
+    client: PipelineClient,
     objects: ObjectAccess,
     one: TopicRange,
     options: ReadOptions,

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from penstock.model.errors import NotFoundError
 from penstock.pipeline.api_messages import TopicState
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.connector import stream_plan
 from penstock.pipeline.connector.losses import Losses
 from penstock.pipeline.connector.offsets import StreamOffsets, TopicOffsets, from_json, to_json
@@ -57,7 +57,7 @@ class StreamPlanner:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._clock = SystemClock()
-        self._client: DoorClient | None = None
+        self._client: PipelineClient | None = None
         self._topics: Sequence[TopicState] = ()
         self._last: stream_plan.Ends | None = None
         self._triggered_s: float | None = None
@@ -67,7 +67,7 @@ class StreamPlanner:
         topics = self._find()
         chosen = choose(self._options, topics)
         check_each(self._options, chosen)
-        first = starts(self._options, chosen, self._door().offsets, self._losses())
+        first = starts(self._options, chosen, self._api().offsets, self._losses())
         return stream_plan.begin(chosen, first)
 
     def freeze(self) -> None:
@@ -144,9 +144,9 @@ class StreamPlanner:
         self, start: StreamOffsets, end: StreamOffsets, losses: Losses
     ) -> list[InputPartition]:
         ranges = stream_plan.ranges(start, self._followed(end), self._find(), losses)
-        tasks = divide(ranges, division(self._options), self._door().runs)
-        door = self._options.door
-        return [ReadPartition(task, door) for task in tasks]
+        tasks = divide(ranges, division(self._options), self._api().runs)
+        api = self._options.api
+        return [ReadPartition(task, api) for task in tasks]
 
     def _waits(
         self, start: StreamOffsets, topics: Sequence[TopicState], rows_min: int | None
@@ -168,15 +168,15 @@ class StreamPlanner:
         return name in (self._options.names or self._options.assigned or ())
 
     def _find(self) -> Sequence[TopicState]:
-        self._topics = find_topics(self._door(), self._options)
+        self._topics = find_topics(self._api(), self._options)
         return self._topics
 
     def _losses(self) -> Losses:
         return Losses(allowed=not self._options.fail_on_data_loss)
 
-    def _door(self) -> DoorClient:
+    def _api(self) -> PipelineClient:
         if self._client is None:
-            self._client = DoorClient(self._options.door)
+            self._client = PipelineClient(self._options.api)
         return self._client
 
 

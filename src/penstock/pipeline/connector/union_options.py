@@ -6,7 +6,7 @@ from typing import Final
 
 from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.api_messages import LEASE_MS_MAX
-from penstock.pipeline.client import DoorOptions
+from penstock.pipeline.client import ClientOptions
 from penstock.pipeline.connector.given_options import DOOR_OPTIONS, GivenOptions
 from penstock.pipeline.connector.table_options import VIEW, catalog_of
 from penstock.pipeline.tables.settings import CatalogSettings
@@ -42,7 +42,7 @@ class UnionReadOptions:
         lease_ms: how long the pin holds.
     """
 
-    door: DoorOptions
+    api: ClientOptions
     topic: str
     catalog: CatalogSettings
     table: str = ""
@@ -70,7 +70,7 @@ def parse_union(options: Mapping[str, str]) -> UnionReadOptions:
         )
     columns = given.names("columns")
     return UnionReadOptions(
-        door=given.door(),
+        api=given.api(),
         topic=topics[0],
         catalog=catalog_of(given),
         table=given.text("table"),

@@ -13,7 +13,7 @@ from pyiceberg.table import FileScanTask
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.pipeline.api_messages import Range
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.pipeline.connector.offsets_wanted import TopicRange
 from penstock.pipeline.connector.read import connection
 from penstock.pipeline.connector.read_plan import Division, divide
@@ -44,7 +44,7 @@ class UnionPartition(InputPartition):
     def __init__(
         self,
         plan: bytes,
-        door: DoorOptions,
+        api: ClientOptions,
         *,
         files: bytes = b"",
         ranges: Sequence[Range] = (),
@@ -52,7 +52,7 @@ class UnionPartition(InputPartition):
     ) -> None:
         super().__init__(None)
         self.plan = plan
-        self.door = door
+        self.api = api
         self.files = files
         self.ranges = tuple(ranges)
         self.changes = changes
@@ -81,7 +81,7 @@ class UnionReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the tasks."""
         options = self._options
-        with DoorClient(options.door) as client:
+        with PipelineClient(options.api) as client:
             union = self._union or _pin(client, options)
             filters = union_filters(self._filters, prefix=union.prefix, is_upsert=union.is_upsert)
             plan = pickle.dumps((union.for_tasks(), filters.rows))
@@ -108,7 +108,7 @@ class UnionReader(DataSourceReader):
             changes = _from_stream(partition.changes)
             found = merged_rows(union, store, files, changes, names, rows_filter)
         elif partition.ranges:
-            client, objects = connection(partition.door)
+            client, objects = connection(partition.api)
             found = logged_rows(client, objects, union, partition.ranges, names, rows_filter)
         else:
             found = stored_rows(union, store, files, names, rows_filter)
@@ -140,12 +140,12 @@ def pinned_union(options: UnionReadOptions) -> "tuple[Union, StructType]":
 
     Raises: as `load_union`.
     """
-    with DoorClient(options.door) as client:
+    with PipelineClient(options.api) as client:
         union = _pin(client, options)
     return union, chosen_columns(union.schema, options.columns)
 
 
-def _pin(client: DoorClient, options: UnionReadOptions) -> Union:
+def _pin(client: PipelineClient, options: UnionReadOptions) -> Union:
     settings = UnionSettings(
         topic=options.topic,
         catalog=options.catalog,
@@ -166,11 +166,11 @@ def _of_files(
 
     files = plan_files(union, union.open_files(), filters.rows)
     for group in file_groups(files, options.partition_bytes):
-        yield UnionPartition(plan, options.door, files=pickle.dumps(group))
+        yield UnionPartition(plan, options.api, files=pickle.dumps(group))
 
 
 def _of_log(
-    client: DoorClient,
+    client: PipelineClient,
     options: UnionReadOptions,
     union: Union,
     filters: UnionFilters,
@@ -191,11 +191,11 @@ def _of_log(
     division = Division(parallelism=_parallelism(options), task_bytes=options.partition_bytes)
     for task in divide(wanted, division, client.runs):
         ranges = [Range(one.topic_id, one.partition, one.start, one.end) for one in task]
-        yield UnionPartition(plan, options.door, ranges=ranges)
+        yield UnionPartition(plan, options.api, ranges=ranges)
 
 
 def _by_key(
-    client: DoorClient,
+    client: PipelineClient,
     options: UnionReadOptions,
     union: Union,
     filters: UnionFilters,
@@ -218,7 +218,7 @@ def _by_key(
         file for bucket, files in stored.items() if bucket not in changed for file in files
     ]
     for group in file_groups(untouched, options.partition_bytes):
-        yield UnionPartition(plan, options.door, files=pickle.dumps(group))
+        yield UnionPartition(plan, options.api, files=pickle.dumps(group))
     sizes = {
         bucket: rows.nbytes + sum(file.file.file_size_in_bytes for file in stored.get(bucket, ()))
         for bucket, rows in changed.items()
@@ -227,9 +227,7 @@ def _by_key(
     for buckets in _gathered(sizes, goal):
         files = [file for bucket in buckets for file in stored.get(bucket, ())]
         changes = pa.concat_tables([changed[bucket] for bucket in buckets])
-        yield UnionPartition(
-            plan, options.door, files=pickle.dumps(files), changes=_stream(changes)
-        )
+        yield UnionPartition(plan, options.api, files=pickle.dumps(files), changes=_stream(changes))
 
 
 def _gathered(sizes: dict[int, int], goal: int) -> Iterator[list[int]]:

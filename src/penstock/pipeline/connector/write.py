@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.connector.write_columns import WriteColumns, find_columns
 from penstock.pipeline.connector.write_commit import (
     BATCH_INCARNATION,
@@ -50,7 +50,7 @@ def batch_writer(
     check_batch_mode(overwrite=overwrite)
     parsed = parse_write_options(options, streaming=False)
     columns = _columns(schema, parsed)
-    with DoorClient(parsed.door) as client:
+    with PipelineClient(parsed.api) as client:
         return BatchWriter(open_write(client, parsed, columns, incarnation=""))
 
 
@@ -88,7 +88,7 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver: make it real."""
         options = self._plan.options
-        with DoorClient(options.door) as client:
+        with PipelineClient(options.api) as client:
             commit_write(
                 client,
                 _outputs(messages),
@@ -101,7 +101,7 @@ class BatchWriter(DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver: let go of it."""
         del messages
-        with DoorClient(self._plan.options.door) as client:
+        with PipelineClient(self._plan.options.api) as client:
             close_write(client, self._plan.job)
 
 
@@ -116,7 +116,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __reduce__(self) -> tuple[Any, ...]:
         # Spark pickles it twice, once with the function that runs on executors.
         if self._plan is None:
-            with DoorClient(self._options.door) as client:
+            with PipelineClient(self._options.api) as client:
                 self._plan = open_write(
                     client, self._options, self._columns, incarnation=self._incarnation()
                 )
@@ -128,7 +128,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit a batch of the stream; one that was committed before gets the first answer."""
-        with DoorClient(self._options.door) as client:
+        with PipelineClient(self._options.api) as client:
             commit_write(
                 client,
                 _outputs(messages),
@@ -140,7 +140,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Give up what tasks have put. If no task has reported its job, the lease ends the job."""
         logger.warning("batch %d of writer %s failed", batchId, self._options.writer_id)
-        with DoorClient(self._options.door) as client:
+        with PipelineClient(self._options.api) as client:
             for job in {output.job for output in _outputs(messages)}:
                 close_write(client, job)
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from penstock.model.errors import ConflictError, InvalidRequestError, PenstockError
 from penstock.pipeline.api_messages import JobRequest, OutputObject, WriteRequest, WriteRun, Written
-from penstock.pipeline.client import DoorClient, RefusedError
+from penstock.pipeline.client import PipelineClient, RefusedError
 from penstock.pipeline.connector.write_columns import WriteColumns
 from penstock.pipeline.connector.write_options import ONE_OFF_PREFIX, WriteOptions
 from penstock.pipeline.connector.write_plan import TaskOutput, WritePlan, find_topic
@@ -34,7 +34,7 @@ _METADATA_BYTES_MAX: Final = 1 << 16
 
 
 def open_write(
-    client: DoorClient, options: WriteOptions, columns: WriteColumns, *, incarnation: str
+    client: PipelineClient, options: WriteOptions, columns: WriteColumns, *, incarnation: str
 ) -> WritePlan:
     """Look at what is written to, and open the write's job.
 
@@ -69,7 +69,7 @@ def open_write(
 
 
 def commit_write(
-    client: DoorClient,
+    client: PipelineClient,
     outputs: Sequence[TaskOutput],
     *,
     writer_id: str,
@@ -123,7 +123,7 @@ def commit_write(
     return written
 
 
-def close_write(client: DoorClient, job: int) -> None:
+def close_write(client: PipelineClient, job: int) -> None:
     """End the job; what it put and did not commit is deleted by the agents."""
     try:
         client.close_job(job)
@@ -177,7 +177,7 @@ def _read(place: str) -> bytes:
         return found
 
 
-def _write(client: DoorClient, request: WriteRequest) -> Written:
+def _write(client: PipelineClient, request: WriteRequest) -> Written:
     try:
         return client.write(request)
     except RefusedError as error:

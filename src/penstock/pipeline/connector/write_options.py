@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.pipeline.client import DoorOptions
+from penstock.pipeline.client import ClientOptions
 from penstock.pipeline.connector.given_options import DOOR_OPTIONS, GivenOptions
 from penstock.records.decode import CODECS
 
@@ -41,7 +41,7 @@ class WriteOptions:
         object_bytes: about the size at which a task puts an object.
     """
 
-    door: DoorOptions
+    api: ClientOptions
     topic: str
     writer_id: str
     batch_id: int
@@ -76,7 +76,7 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> Write
             "writerId", f"ids that begin with {ONE_OFF_PREFIX} are given by Penstock"
         )
     return WriteOptions(
-        door=given.door(),
+        api=given.api(),
         topic=given.text("topic"),
         writer_id=writer_id,
         batch_id=given.integer("batchId", -1, least=0, most=2**53),

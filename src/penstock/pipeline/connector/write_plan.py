@@ -9,7 +9,7 @@ import msgspec
 from penstock.model.errors import NotFoundError
 from penstock.model.topic_configs import topic_settings
 from penstock.pipeline.api_messages import OutputObject, TopicState, WriteRun
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.connector.write_columns import WriteColumns
 from penstock.pipeline.connector.write_options import WriteOptions
 
@@ -65,7 +65,7 @@ class TaskOutput(msgspec.Struct, frozen=True, kw_only=True):
     record_count: int
 
 
-def find_topic(client: DoorClient, name: str) -> TopicTarget:
+def find_topic(client: PipelineClient, name: str) -> TopicTarget:
     """
     Raises:
         NotFoundError: there is no such topic.

@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.kernels.encode import EncodedBatch
 from penstock.model.errors import InvalidRequestError, PenstockError, RetryableError
 from penstock.pipeline.api_messages import OutputObject, WriteRun
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.connector.write_plan import TaskOutput, TopicTarget, WritePlan, find_topic
 from penstock.pipeline.connector.write_rows import RowEncoder
 from penstock.pipeline.objects import ObjectAccess
@@ -42,12 +42,12 @@ def write_rows(plan: WritePlan, chunks: Iterable[pa.RecordBatch]) -> TaskOutput:
         InvalidRequestError, NotFoundError: as `RowEncoder.encode`.
         RetryableError: neither agents nor store answered.
     """
-    with DoorClient(plan.options.door) as client, ObjectAccess(client) as objects:
+    with PipelineClient(plan.options.api) as client, ObjectAccess(client) as objects:
         return write_with(client, objects, plan, chunks)
 
 
 def write_with(
-    client: DoorClient, objects: ObjectAccess, plan: WritePlan, chunks: Iterable[pa.RecordBatch]
+    client: PipelineClient, objects: ObjectAccess, plan: WritePlan, chunks: Iterable[pa.RecordBatch]
 ) -> TaskOutput:
     """Do the same as `write_rows`, with a given client and access."""
     with (
@@ -78,7 +78,7 @@ def write_with(
 class RenewedJob:
     """Keeps the write's job alive while a task works for it."""
 
-    def __init__(self, client: DoorClient, plan: WritePlan) -> None:
+    def __init__(self, client: PipelineClient, plan: WritePlan) -> None:
         self._client = client
         self._job = plan.job
         self._lease_ms = plan.lease_ms
@@ -138,7 +138,7 @@ class RenewedJob:
 class _Topics:
     """Topics by name; asked for once a task."""
 
-    def __init__(self, client: DoorClient, known: Sequence[TopicTarget]) -> None:
+    def __init__(self, client: PipelineClient, known: Sequence[TopicTarget]) -> None:
         self._client = client
         self._known = {topic.name: topic for topic in known}
 
@@ -152,7 +152,7 @@ class _Topics:
 class _Objects:
     """Gathers batches by partition and puts them as raw segments, one while the next is made."""
 
-    def __init__(self, client: DoorClient, access: ObjectAccess, job: int) -> None:
+    def __init__(self, client: PipelineClient, access: ObjectAccess, job: int) -> None:
         self._random = client.random
         self._access = access
         self._job = job

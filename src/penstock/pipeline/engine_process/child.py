@@ -72,7 +72,7 @@ class _Child:
     def __init__(self, link: Link, start: Start) -> None:
         self._link = link
         self._start = start
-        self._client = ScheduledClient(start.door, link)
+        self._client = ScheduledClient(start.api, link)
         self._stop = threading.Event()
         self._work: _Jobs | None = None
         self._orders: SimpleQueue[Run | StopJob] = SimpleQueue()

@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.model.errors import FencedError, PenstockError, RetryableError
 from penstock.pipeline.api_messages import JobOpen, JobRequest
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.pipeline.engine_process.link import Link
 from penstock.pipeline.engine_process.messages import (
     CloseLease,
@@ -36,7 +36,7 @@ class LeaseHolder:
         client: of the scheduler.
     """
 
-    def __init__(self, client: DoorClient) -> None:
+    def __init__(self, client: PipelineClient) -> None:
         self._client = client
         self._lock = threading.Lock()
         self._held: dict[int, JobLease] = {}
@@ -116,10 +116,10 @@ def _send(link: Link, message: Lease | LeaseRefused | LeaseLost) -> None:
         heard(Cause.JOB_LEASE, error, logger, "an engine process can't hear of its lease")
 
 
-class ScheduledClient(DoorClient):
+class ScheduledClient(PipelineClient):
     """The engine process's client: its jobs are registered by the scheduler."""
 
-    def __init__(self, options: DoorOptions, link: Link) -> None:
+    def __init__(self, options: ClientOptions, link: Link) -> None:
         super().__init__(options)
         self._link = link
         self._lock = threading.Lock()
@@ -138,7 +138,7 @@ class ScheduledClient(DoorClient):
             waiting.put(message)
 
     def open_job(self, request: JobRequest) -> JobOpen:
-        """Register a job as `DoorClient.open_job` does, by the scheduler."""
+        """Register a job as `PipelineClient.open_job` does, by the scheduler."""
         answer: SimpleQueue[Lease | LeaseRefused] = SimpleQueue()
         with self._lock:
             self._tokens += 1
@@ -169,7 +169,7 @@ class ScheduledClient(DoorClient):
             raise FencedError("renew job", str(job), lost)
 
     def close_job(self, job: int, *, deadline_s: float | None = None) -> None:  # noqa: ARG002
-        """End a job as `DoorClient.close_job` does, by the scheduler."""
+        """End a job as `PipelineClient.close_job` does, by the scheduler."""
         with self._lock:
             self._lost.pop(job, None)
         self._link.send(CloseLease(job))

@@ -13,7 +13,7 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.pipeline.api_messages import JobRequest
-from penstock.pipeline.client import DoorOptions
+from penstock.pipeline.client import ClientOptions
 from penstock.pipeline.engine_choice import EngineChoice
 from penstock.pipeline.jobs import Job, JobSettings
 
@@ -31,7 +31,7 @@ class Start(_Message, frozen=True, tag="start"):
     """Open the engine."""
 
     engine: EngineChoice
-    door: DoorOptions
+    api: ClientOptions
     settings: JobSettings
 
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from penstock.pipeline.api_messages import Range
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import read_range
 from penstock.pipeline.tables.columns import arrow_schema
@@ -19,7 +19,7 @@ from penstock.system.randomness import SystemRandom
 class AppendItem(msgspec.Struct, frozen=True):
     """One task. Holds no secret: it goes to executors, and into Spark's event log."""
 
-    door: DoorOptions
+    api: ClientOptions
     files: FilesOptions
     target: FileTarget
     ranges: list[Range]
@@ -52,7 +52,7 @@ def append_rows(item: AppendItem) -> AppendResult:
     bytes_read = decoded_bytes = 0
     unknown = SchemaIds()
     with (
-        DoorClient(item.door) as client,
+        PipelineClient(item.api) as client,
         ObjectAccess(client) as objects,
         PartitionedWriter(item.target, files, name=lambda n: f"{stem}-{n:03}") as writer,
         BadWriter(item.target.location, files, name=f"{stem}-bad") as bad,
@@ -78,7 +78,7 @@ def append_rows(item: AppendItem) -> AppendResult:
 class ScanItem(msgspec.Struct, frozen=True):
     """One task that looks for schema ids alone. `parts`: VALUE, KEY, those that begin with one."""
 
-    door: DoorOptions
+    api: ClientOptions
     ranges: list[Range]
     parts: list[str]
 
@@ -86,7 +86,7 @@ class ScanItem(msgspec.Struct, frozen=True):
 def find_schema_ids(item: ScanItem) -> SchemaIds:
     """The schema ids in the item's parts of ranges. Raises: as `append_rows`."""
     found: dict[str, set[int]] = {VALUE: set(), KEY: set()}
-    with DoorClient(item.door) as client, ObjectAccess(client) as objects:
+    with PipelineClient(item.api) as client, ObjectAccess(client) as objects:
         for wanted in item.ranges:
             for part in read_range(client, objects, wanted):
                 for records in decode_records(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from penstock.pipeline.api_messages import Range
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.tables.plan import (
     RunExtent,
     cut_ranges,
@@ -34,7 +34,7 @@ class Backlog:
     """
 
     def __init__(
-        self, client: DoorClient, settings: TableSettings, *, parallelism: int, watch: Watch
+        self, client: PipelineClient, settings: TableSettings, *, parallelism: int, watch: Watch
     ) -> None:
         self._client = client
         self._settings = settings

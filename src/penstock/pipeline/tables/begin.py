@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.api_messages import RUN_FIELDS, Range, TopicState
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import read_range
 from penstock.pipeline.tables.offsets import BEGIN_PROPERTY, Holdings, encode_offsets
@@ -29,7 +29,7 @@ def begin_property(topic_id: str, offsets: Mapping[int, int]) -> dict[str, str]:
     return {BEGIN_PROPERTY: encode_offsets(Holdings({topic_id: dict(offsets)}))}
 
 
-def begin_offsets(client: DoorClient, topic: TopicState, begin: str) -> dict[int, int]:
+def begin_offsets(client: PipelineClient, topic: TopicState, begin: str) -> dict[int, int]:
     """The first offset of each partition, within its log; {}: all that the log has.
 
     Args:
@@ -75,7 +75,7 @@ def _given(topic: TopicState, begin: str) -> dict[int, int]:
     return found
 
 
-def _offsets_at(client: DoorClient, topic: TopicState, instant_ms: int) -> dict[int, int]:
+def _offsets_at(client: PipelineClient, topic: TopicState, instant_ms: int) -> dict[int, int]:
     offsets = {number: state.high_watermark for number, state in enumerate(topic.partitions)}
     areas = [
         Range(
@@ -111,7 +111,9 @@ def _offsets_at(client: DoorClient, topic: TopicState, instant_ms: int) -> dict[
     return offsets
 
 
-def _first_at(client: DoorClient, objects: ObjectAccess, run: Range, instant_ms: int) -> int | None:
+def _first_at(
+    client: PipelineClient, objects: ObjectAccess, run: Range, instant_ms: int
+) -> int | None:
     for part in read_range(client, objects, run):
         for records in decode_records(
             part.body, partition=run.partition, start=run.start, end=run.end

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.pipeline.api_messages import Range
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import read_range
 from penstock.pipeline.tables.columns import arrow_schema
@@ -45,7 +45,7 @@ _REDUCE_BYTES: Final = 64 << 20
 class ChangesItem(msgspec.Struct, frozen=True):
     """One task: ranges into changes. `prefix`: of the columns that every record has."""
 
-    door: DoorOptions
+    api: ClientOptions
     files: FilesOptions
     target: FileTarget
     ranges: list[Range]
@@ -101,7 +101,7 @@ def stage_changes(item: ChangesItem) -> ChangesResult:
     bytes_read, reduce_bytes = 0, _REDUCE_BYTES
     unknown = SchemaIds()
     with (
-        DoorClient(item.door) as client,
+        PipelineClient(item.api) as client,
         ObjectAccess(client) as objects,
         BadWriter(item.target.location, files, name=f"{attempt}-bad") as bad,
     ):

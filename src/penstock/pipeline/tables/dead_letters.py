@@ -23,7 +23,7 @@ from penstock.kernels.encode import EncodedBatch, Rows, encode
 from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
 from penstock.model.malformed import MALFORMED
 from penstock.pipeline.api_messages import OutputObject, TopicState, WriteRequest, WriteRun
-from penstock.pipeline.client import DoorClient, RefusedError
+from penstock.pipeline.client import PipelineClient, RefusedError
 from penstock.pipeline.lease import JobLease
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.tables.files import TableFiles
@@ -134,7 +134,7 @@ class DeadLetterTopic:
 
     def __init__(
         self,
-        client: DoorClient,
+        client: PipelineClient,
         files: TableFiles,
         *,
         source: str,

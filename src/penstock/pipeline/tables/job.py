@@ -24,7 +24,7 @@ from penstock.model.errors import (
 )
 from penstock.model.table_names import TABLE_WRITER_PREFIX
 from penstock.pipeline.api_messages import Range, TableProgress, TopicState
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.ranges import LogTruncatedError
 from penstock.pipeline.tables.backlog import Backlog, Watch
@@ -116,7 +116,7 @@ class Tally:
 
 
 def run_table_once(
-    client: DoorClient,
+    client: PipelineClient,
     engine: Engine,
     settings: TableSettings,
     *,
@@ -159,7 +159,7 @@ class TableJob:
 
     def __init__(
         self,
-        client: DoorClient,
+        client: PipelineClient,
         engine: Engine,
         settings: TableSettings,
         topic: TopicState,

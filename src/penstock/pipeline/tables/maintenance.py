@@ -15,7 +15,7 @@ import numpy as np
 from pyiceberg.table import Table
 
 from penstock.model.errors import ConflictError, NotFoundError, PenstockError, RetryableError
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.tables.catalog import (
     ancestry,
@@ -92,7 +92,7 @@ class MaintenanceSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def maintain_table(
-    client: DoorClient,
+    client: PipelineClient,
     engine: Engine,
     settings: TableSettings,
     maintenance: Maintenance,

@@ -12,7 +12,7 @@ from pyiceberg.table.snapshots import SnapshotLogEntry
 from penstock.model.errors import InvalidRequestError
 from penstock.model.table_names import PIN_JOB
 from penstock.pipeline.api_messages import JobRequest
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
@@ -21,13 +21,13 @@ _CLOCKS_MS: Final = 60_000
 """The driver that commits a snapshot and the journal may differ in time by so much."""
 
 
-def pin_once(client: DoorClient, topic_id: str, *, lease_ms: int) -> int:
+def pin_once(client: PipelineClient, topic_id: str, *, lease_ms: int) -> int:
     """Pin a topic for as long as a lease that no one renews; the job's number."""
     request = JobRequest(kind=PIN_JOB, name=topic_id, lease_ms=lease_ms, age_max_ms=lease_ms)
     return client.open_job(request).job
 
 
-def pinned_since_ms(client: DoorClient, topic_id: str) -> int | None:
+def pinned_since_ms(client: PipelineClient, topic_id: str) -> int | None:
     """The journal time at which a topic's oldest open pin began; None: it has none."""
     try:
         jobs = client.jobs()

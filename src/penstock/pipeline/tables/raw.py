@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pyiceberg.table import Table
 
 from penstock.pipeline.api_messages import Range
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.tables.append import AppendItem, append_rows
 from penstock.pipeline.tables.columns import raw_schema
@@ -21,7 +21,7 @@ from penstock.pipeline.tables.values import RowPlan
 class RawKind:
     """Keys and values as bytes."""
 
-    def __init__(self, settings: TableSettings, client: DoorClient, engine: Engine) -> None:
+    def __init__(self, settings: TableSettings, client: PipelineClient, engine: Engine) -> None:
         self._settings = settings
         self._client = client
         self._engine = engine
@@ -44,7 +44,7 @@ class RawKind:
         """See `TableKind.write`."""
         tasks = [
             AppendItem(
-                door=self._client.options,
+                api=self._client.options,
                 files=files_options(table.io.properties),
                 target=target,
                 ranges=list(ranges),

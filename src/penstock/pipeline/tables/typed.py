@@ -8,7 +8,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from penstock.pipeline.api_messages import Range
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.tables.append import (
     AppendItem,
@@ -32,7 +32,7 @@ R = TypeVar("R", bound="Result")
 class TypedKind:
     """Appended to, by a registry's schemas or a file's."""
 
-    def __init__(self, settings: TableSettings, client: DoorClient, engine: Engine) -> None:
+    def __init__(self, settings: TableSettings, client: PipelineClient, engine: Engine) -> None:
         self._settings = settings
         self._client = client
         self._engine = engine
@@ -58,7 +58,7 @@ class TypedKind:
 
         def new_item(now: Table, ranges: Sequence[Range], plan: RowPlan) -> AppendItem:
             return AppendItem(
-                door=self._client.options,
+                api=self._client.options,
                 files=files_options(now.io.properties),
                 target=msgspec.structs.replace(target, schema=now.schema().model_dump_json()),
                 ranges=list(ranges),
@@ -131,7 +131,7 @@ def renaming(schema: Schema) -> dict[str, str]:
 
 def first_schemas(
     schemas: RowSchemas,
-    client: DoorClient,
+    client: PipelineClient,
     engine: Engine,
     items: Sequence[Sequence[Range]],
 ) -> SchemaIds | None:
@@ -141,7 +141,7 @@ def first_schemas(
         return SchemaIds()
     if not items:
         return None
-    tasks = [ScanItem(door=client.options, ranges=list(ranges), parts=parts) for ranges in items]
+    tasks = [ScanItem(api=client.options, ranges=list(ranges), parts=parts) for ranges in items]
     found = SchemaIds()
     for _, ids in engine.run(find_schema_ids, tasks):
         found |= ids

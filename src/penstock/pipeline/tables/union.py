@@ -19,7 +19,7 @@ from pyiceberg.table.metadata import TableMetadata
 from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
 from penstock.model.table_names import table_name
 from penstock.pipeline.api_messages import PartitionState, Range, TopicState
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.tables.append import ScanItem, find_schema_ids
 from penstock.pipeline.tables.catalog import load_table, open_catalog
 from penstock.pipeline.tables.columns import TYPED_PREFIX
@@ -120,7 +120,7 @@ class Union:
         return replace(self, metadata=metadata, ranges=(), range_bytes=())
 
 
-def find_topic(client: DoorClient, name: str) -> TopicState:
+def find_topic(client: PipelineClient, name: str) -> TopicState:
     """The topic as it is now. Raises: NotFoundError: there is none."""
     topics = client.topics(names=[name]).topics
     if not topics:
@@ -128,7 +128,7 @@ def find_topic(client: DoorClient, name: str) -> TopicState:
     return topics[0]
 
 
-def load_union(client: DoorClient, settings: UnionSettings, topic_id: str) -> Union:
+def load_union(client: PipelineClient, settings: UnionSettings, topic_id: str) -> Union:
     """Read the log's ends, then load the table, and plan what the log has beyond it.
 
     Args:
@@ -175,7 +175,7 @@ def load_union(client: DoorClient, settings: UnionSettings, topic_id: str) -> Un
         )
 
 
-def check_not_cleaned(client: DoorClient, union: Union, ranges: Sequence[Range]) -> None:
+def check_not_cleaned(client: PipelineClient, union: Union, ranges: Sequence[Range]) -> None:
     """Check, after ranges were read, that compaction by key has not cleaned them since the pin.
 
     Raises:
@@ -193,7 +193,7 @@ def check_not_cleaned(client: DoorClient, union: Union, ranges: Sequence[Range])
         )
 
 
-def _look(client: DoorClient, topic_id: str, name: str) -> TopicState:
+def _look(client: PipelineClient, topic_id: str, name: str) -> TopicState:
     topics = client.topics(topic_ids=[topic_id]).topics
     if not topics:
         raise NotFoundError(
@@ -202,13 +202,13 @@ def _look(client: DoorClient, topic_id: str, name: str) -> TopicState:
     return topics[0]
 
 
-def _progress(client: DoorClient, topic_id: str, name: str) -> dict[int, int] | None:
+def _progress(client: PipelineClient, topic_id: str, name: str) -> dict[int, int] | None:
     rows = (row for row in client.tables(topic_id) if row.table == name)
     return next((dict(row.offsets) for row in rows), None)
 
 
 def _load(
-    client: DoorClient,
+    client: PipelineClient,
     catalog: Catalog,
     settings: UnionSettings,
     topic: TopicState,
@@ -234,7 +234,7 @@ def _load(
 
 
 def _followed(
-    client: DoorClient,
+    client: PipelineClient,
     table: Table,
     topic: TopicState,
     settings: UnionSettings,
@@ -267,7 +267,7 @@ def _followed(
     schemas = RowSchemas(by_table, is_reader=True)
     table = schemas.follow_files(table)
     if schemas.framed_parts and ranges:
-        item = ScanItem(door=client.options, ranges=list(ranges), parts=schemas.framed_parts)
+        item = ScanItem(api=client.options, ranges=list(ranges), parts=schemas.framed_parts)
         found = find_schema_ids(item)
         known = schemas.plan(table)
         table = schemas.follow(

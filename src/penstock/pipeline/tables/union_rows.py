@@ -20,7 +20,7 @@ from pyiceberg.table import DataScan, FileScanTask
 
 from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.api_messages import Range
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import LogTruncatedError, read_range
 from penstock.pipeline.tables.catalog import translated
@@ -87,7 +87,7 @@ def stored_rows(
 
 
 def logged_rows(
-    client: DoorClient,
+    client: PipelineClient,
     objects: ObjectAccess,
     union: Union,
     ranges: Sequence[Range],
@@ -113,7 +113,7 @@ def logged_rows(
     check_not_cleaned(client, union, ranges)
 
 
-def newest_of_log(client: DoorClient, objects: ObjectAccess, union: Union) -> pa.Table:
+def newest_of_log(client: PipelineClient, objects: ObjectAccess, union: Union) -> pa.Table:
     """The log's part of a table with one row per key: the newest record of each, tombstones too,
     with the column DELETED.
 
@@ -219,7 +219,7 @@ def arrow_filter(schema: Schema, row_filter: BooleanExpression | None) -> Any:
 
 
 def _records(
-    client: DoorClient, objects: ObjectAccess, union: Union, wanted: Range
+    client: PipelineClient, objects: ObjectAccess, union: Union, wanted: Range
 ) -> Iterator[pa.Table]:
     """The records of a range that can be rows, as far as no schema is asked."""
     start = wanted.start

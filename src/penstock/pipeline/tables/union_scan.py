@@ -9,7 +9,7 @@ from pyparsing import ParseException
 
 from penstock.model.errors import InvalidRequestError
 from penstock.model.table_names import PIN_JOB
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.lease import JobLease
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.tables.union import Union, UnionSettings, find_topic, load_union
@@ -28,7 +28,7 @@ from penstock.pipeline.tables.union_rows import (
 
 @contextmanager
 def scan_union(
-    client: DoorClient,
+    client: PipelineClient,
     settings: UnionSettings,
     *,
     columns: Sequence[str] | None = None,
@@ -86,7 +86,7 @@ def _filter(union: Union, given: str | BooleanExpression | None) -> BooleanExpre
 
 
 def _rows(
-    client: DoorClient,
+    client: PipelineClient,
     objects: ObjectAccess,
     union: Union,
     names: Sequence[str],
@@ -102,7 +102,7 @@ def _rows(
 
 
 def _by_key(
-    client: DoorClient,
+    client: PipelineClient,
     objects: ObjectAccess,
     union: Union,
     names: Sequence[str],

@@ -10,7 +10,7 @@ from pyiceberg.transforms import BucketTransform
 
 from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
 from penstock.pipeline.api_messages import Range
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.tables.changes import (
     ChangesItem,
@@ -34,7 +34,7 @@ from penstock.pipeline.tables.values import RowPlan
 class UpsertKind:
     """One row per key: the newest record; a tombstone deletes."""
 
-    def __init__(self, settings: TableSettings, client: DoorClient, engine: Engine) -> None:
+    def __init__(self, settings: TableSettings, client: PipelineClient, engine: Engine) -> None:
         self._settings = settings
         self._client = client
         self._engine = engine
@@ -83,7 +83,7 @@ class UpsertKind:
 
         def new_item(now: Table, ranges: Sequence[Range], plan: RowPlan) -> ChangesItem:
             return ChangesItem(
-                door=self._client.options,
+                api=self._client.options,
                 files=files,
                 target=target_of(now, size),
                 ranges=list(ranges),

@@ -1,4 +1,4 @@
-"""Objects put and read through the pipeline's door, and past it."""
+"""Objects put and read through the pipeline API, and past it."""
 
 import os
 from pathlib import Path
@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import FencedError, InvalidRequestError, NotFoundError
-from penstock.pipeline.client import DoorClient, DoorOptions, RefusedError
+from penstock.pipeline.client import ClientOptions, PipelineClient, RefusedError
 from penstock.pipeline.lease import JobLease
 from penstock.pipeline.objects import ObjectAccess
-from support.door import Door, new_key, serve_in_thread
+from support.api_server import ApiServer, new_key, serve_in_thread
 
 
-def test_objects_are_put_once_and_read_by_ranges(door: Door) -> None:
-    with JobLease(door.client, kind="test", name="tests") as job:
-        objects = ObjectAccess(door.client)
+def test_objects_are_put_once_and_read_by_ranges(api: ApiServer) -> None:
+    with JobLease(api.client, kind="test", name="tests") as job:
+        objects = ObjectAccess(api.client)
         key = new_key(job.job)
         body = os.urandom(20 << 20)
         objects.put(key, [body[: 9 << 20], memoryview(body)[9 << 20 :]])
@@ -39,19 +39,19 @@ def test_objects_are_put_once_and_read_by_ranges(door: Door) -> None:
 
 def test_an_object_over_the_limit_is_refused(tmp_path: Path) -> None:
     with (
-        serve_in_thread(tmp_path / "data", pipeline_object_bytes_max=1 << 20) as door,
-        JobLease(door.client, kind="test", name="tests") as job,
+        serve_in_thread(tmp_path / "data", pipeline_object_bytes_max=1 << 20) as api,
+        JobLease(api.client, kind="test", name="tests") as job,
     ):
-        objects = ObjectAccess(door.client)
+        objects = ObjectAccess(api.client)
         objects.put(new_key(job.job), [bytes(1 << 20)])
         with pytest.raises(InvalidRequestError, match="pipeline_object_bytes_max"):
             objects.put(new_key(job.job), [bytes((1 << 20) + 1)])
 
 
-def test_ambient_access_reads_files_and_puts_through_the_agent(door: Door) -> None:
-    options = DoorOptions(urls=door.client.options.urls, objects="ambient")
+def test_ambient_access_reads_files_and_puts_through_the_agent(api: ApiServer) -> None:
+    options = ClientOptions(urls=api.client.options.urls, objects="ambient")
     with (
-        DoorClient(options) as client,
+        PipelineClient(options) as client,
         ObjectAccess(client) as objects,
         JobLease(client, kind="test", name="tests") as job,
     ):

@@ -1,4 +1,4 @@
-"""The pipeline's door against what must not come in, and what it tells of itself."""
+"""The pipeline API against what must not come in, and what it tells of itself."""
 
 import dataclasses
 import http.client
@@ -24,7 +24,14 @@ from penstock.state.answers import AnyAnswer, Refusal, Refused
 from penstock.state.commands import AnyCommand
 from penstock.state.schema import PIPELINE_LEVEL
 from penstock.system.clock import SystemClock
-from support.door import Door, new_key, offsets_in, replacement, serve_in_thread, write_request
+from support.api_server import (
+    ApiServer,
+    new_key,
+    offsets_in,
+    replacement,
+    serve_in_thread,
+    write_request,
+)
 from support.examples import examples
 
 
@@ -41,31 +48,31 @@ def _raw(
         connection.close()
 
 
-def test_web_pages_and_nonsense_are_refused(door: Door) -> None:
-    status, problem = _raw(door.server, "GET", "/v1/pipeline/info", Origin="http://evil.example")
+def test_web_pages_and_nonsense_are_refused(api: ApiServer) -> None:
+    status, problem = _raw(api.server, "GET", "/v1/pipeline/info", Origin="http://evil.example")
     assert (status, problem["kind"]) == (403, "invalid")
     for host, expected in (("evil.example:80", 403), ("localhost:1", 200), ("[::1]:1", 200)):
         # A page whose name leads to this machine by now is its own origin.
-        status, problem = _raw(door.server, "GET", "/v1/pipeline/info", Host=host)
+        status, problem = _raw(api.server, "GET", "/v1/pipeline/info", Host=host)
         assert status == expected
-    status, problem = _raw(door.server, "POST", "/v1/pipeline/topics", b"[1")
+    status, problem = _raw(api.server, "POST", "/v1/pipeline/topics", b"[1")
     assert (status, problem["kind"]) == (400, "invalid")
-    status, problem = _raw(door.server, "POST", "/v1/pipeline/topics", b"\xff")
+    status, problem = _raw(api.server, "POST", "/v1/pipeline/topics", b"\xff")
     assert status == 400
-    status, problem = _raw(door.server, "POST", "/v1/pipeline/runs", b'{"after": "x"}')
+    status, problem = _raw(api.server, "POST", "/v1/pipeline/runs", b'{"after": "x"}')
     assert status == 400
-    status, problem = _raw(door.server, "GET", "/v1/pipeline/records?topic_id=&partition=-1")
+    status, problem = _raw(api.server, "GET", "/v1/pipeline/records?topic_id=&partition=-1")
     assert status == 400
-    status, problem = _raw(door.server, "GET", "/v1/pipeline/writers/nobody")
+    status, problem = _raw(api.server, "GET", "/v1/pipeline/writers/nobody")
     assert (status, problem["kind"]) == (404, "not_found")
 
 
 @pytest.mark.parametrize("number", [1 << 63, 1 << 70, -(1 << 70)])
-def test_numbers_that_no_state_can_hold_are_refused(door: Door, number: int) -> None:
-    topic_id = door.create("t")
-    door.produce("t", 0, count=4)
-    door.drain()
-    job = door.client.open_job(JobRequest(kind="test", name="tests"))
+def test_numbers_that_no_state_can_hold_are_refused(api: ApiServer, number: int) -> None:
+    topic_id = api.create("t")
+    api.produce("t", 0, count=4)
+    api.drain()
+    job = api.client.open_job(JobRequest(kind="test", name="tests"))
     calls = {
         "offsets": {"items": [[topic_id, 0, number]]},
         "runs": {"ranges": [[topic_id, 0, number, number]]},
@@ -90,17 +97,17 @@ def test_numbers_that_no_state_can_hold_are_refused(door: Door, number: int) -> 
     }
     for path, body in calls.items():
         status, problem = _raw(
-            door.server, "POST", f"/v1/pipeline/{path}", json.dumps(body).encode()
+            api.server, "POST", f"/v1/pipeline/{path}", json.dumps(body).encode()
         )
         # Or nothing is found there.
         assert status in {200, 400, 404, 409}, (path, status, problem)
     for path in (f"jobs/{1 << 70}/renew", f"jobs/{1 << 63}/renew"):
-        status, _ = _raw(door.server, "POST", f"/v1/pipeline/{path}")
+        status, _ = _raw(api.server, "POST", f"/v1/pipeline/{path}")
         assert status in {400, 409}
     table = {"topic_id": topic_id, "table": "x", "offsets": [[0, number]]}
-    status, _ = _raw(door.server, "PUT", "/v1/pipeline/tables", json.dumps(table).encode())
+    status, _ = _raw(api.server, "PUT", "/v1/pipeline/tables", json.dumps(table).encode())
     assert status in {400, 409}
-    assert offsets_in(door.read(topic_id, 0, 0, 4)) == [0, 1, 2, 3], "the server goes on"
+    assert offsets_in(api.read(topic_id, 0, 0, 4)) == [0, 1, 2, 3], "the server goes on"
 
 
 _VALUES = st.one_of(
@@ -127,11 +134,11 @@ def _mutated(value: object, data: st.DataObject) -> object:
 
 # A pattern may hold what a later Python will take for something else.
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_nothing_that_is_sent_breaks_the_server(door: Door) -> None:
-    topic_id = door.create("t")
-    door.produce("t", 0, count=4)
-    door.drain()
-    with JobLease(door.client, kind="test", name="tests") as job:
+def test_nothing_that_is_sent_breaks_the_server(api: ApiServer) -> None:
+    topic_id = api.create("t")
+    api.produce("t", 0, count=4)
+    api.drain()
+    with JobLease(api.client, kind="test", name="tests") as job:
         bodies: dict[str, object] = {
             "topics": {"names": ["t"], "topic_ids": [topic_id], "pattern": "t.*"},
             "offsets": {"items": [[topic_id, 0, 5]]},
@@ -139,9 +146,9 @@ def test_nothing_that_is_sent_breaks_the_server(door: Door) -> None:
             "producers": {"partitions": [[topic_id, 0]]},
             "accesses": {"method": "PUT", "keys": [new_key(job.job)], "seconds": 5},
             "replace": msgspec.to_builtins(
-                replacement(door.client, door.objects, job, topic_id, put=False)
+                replacement(api.client, api.objects, job, topic_id, put=False)
             ),
-            "write": msgspec.to_builtins(write_request(door.objects, job, topic_id, {0: 2})),
+            "write": msgspec.to_builtins(write_request(api.objects, job, topic_id, {0: 2})),
         }
 
         @settings(max_examples=examples(5))
@@ -151,28 +158,28 @@ def test_nothing_that_is_sent_breaks_the_server(door: Door) -> None:
             body = json.dumps(_mutated(bodies[path], data)).encode()
             if data.draw(st.integers(0, 9)) == 0:
                 body = body[: data.draw(st.integers(0, len(body)))]
-            status, problem = _raw(door.server, "POST", f"/v1/pipeline/{path}", body)
+            status, problem = _raw(api.server, "POST", f"/v1/pipeline/{path}", body)
             assert status in {200, 400, 404, 409}, (path, body, status, problem)
             if status != 200:
                 assert problem["kind"]
 
         send()
-    assert offsets_in(door.read(topic_id, 0, 0, 4)) == [0, 1, 2, 3]
+    assert offsets_in(api.read(topic_id, 0, 0, 4)) == [0, 1, 2, 3]
 
 
-def test_names_may_be_of_any_characters(door: Door) -> None:
-    topic_id = door.create("t")
-    with JobLease(door.client, kind="test", name="größe/?#%") as job:
+def test_names_may_be_of_any_characters(api: ApiServer) -> None:
+    topic_id = api.create("t")
+    with JobLease(api.client, kind="test", name="größe/?#%") as job:
         writer_id = "spark/ü ?#%&+'\"://x"
-        door.client.write(write_request(door.objects, job, topic_id, {0: 1}, writer_id=writer_id))
-        writer = door.client.writer(writer_id)
+        api.client.write(write_request(api.objects, job, topic_id, {0: 1}, writer_id=writer_id))
+        writer = api.client.writer(writer_id)
         assert writer is not None
         assert writer.writer_id == writer_id
-        assert door.client.writer(writer_id + "/") is None
+        assert api.client.writer(writer_id + "/") is None
         table = TableProgress(topic_id=topic_id, table="a b&c=d/ü", offsets=[(0, 1)])
-        door.client.save_table(table)
-        door.client.drop_table(topic_id, table.table)
-        assert door.client.tables() == []
+        api.client.save_table(table)
+        api.client.drop_table(topic_id, table.table)
+        assert api.client.tables() == []
 
 
 @pytest.mark.parametrize("path", [RUNS_PATH, "/v1/status"])
@@ -193,16 +200,16 @@ async def test_whoever_lacks_the_secret_is_told_so_as_jobs_are_told_all_else(pat
         assert (problem.kind, problem.reason) == ("secret", "")
 
 
-def test_without_a_secret_the_door_of_a_cluster_is_shut(door: Door) -> None:
-    pipeline = door.server.parts.pipeline_sources()
+def test_without_a_secret_the_api_of_a_cluster_is_shut(api: ApiServer) -> None:
+    pipeline = api.server.parts.pipeline_sources()
     assert pipeline.without_secret
 
     def paths(*, shared: bool, secret: ClusterSecret | None) -> set[str]:
         sources = HttpSources(
-            metrics=door.server.parts.metrics,
+            metrics=api.server.parts.metrics,
             status=dict,
             not_ready=str,
-            back_up=door.server.back_up,
+            back_up=api.server.back_up,
             secret=secret,
             pipeline=dataclasses.replace(pipeline, without_secret=not shared),
         )
@@ -216,10 +223,10 @@ def test_without_a_secret_the_door_of_a_cluster_is_shut(door: Door) -> None:
 
 
 def test_jobs_wait_until_every_agent_knows_their_commands(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view = door.server.parts.view
-    log: Any = door.server.parts.log
+    view = api.server.parts.view
+    log: Any = api.server.parts.log
 
     async def refuse(commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
         """As apply answers below the pipeline's level."""
@@ -227,44 +234,44 @@ def test_jobs_wait_until_every_agent_knows_their_commands(
 
     monkeypatch.setattr(log, "commit", refuse)
     wanted = msgspec.json.encode(JobRequest(kind="test", name="tests"))
-    _, problem = _raw(door.server, "POST", JOBS_PATH, wanted)
+    _, problem = _raw(api.server, "POST", JOBS_PATH, wanted)
     assert problem["kind"] == "retry"
     assert "being raised" in problem["error"]
     (agent,) = view.agents()
     older = dataclasses.replace(agent, agent_id=99, level_max=PIPELINE_LEVEL - 1)
     monkeypatch.setitem(view._agents, 99, older)
     with pytest.raises(RefusedError, match="older release") as caught:
-        door.client.open_job(JobRequest(kind="test", name="tests"))
+        api.client.open_job(JobRequest(kind="test", name="tests"))
     assert caught.value.reason == "level_not_on"
     monkeypatch.undo()
-    door.client.open_job(JobRequest(kind="test", name="tests"))
+    api.client.open_job(JobRequest(kind="test", name="tests"))
 
 
 def test_much_that_waits_for_compaction_is_warned_of_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with serve_in_thread(tmp_path / "data", compaction_warn_bytes=1) as door:
-        door.create("t")
+    with serve_in_thread(tmp_path / "data", compaction_warn_bytes=1) as api:
+        api.create("t")
         for count in range(15):
-            door.produce("t", 0, count=1)
-            door.drain()
-            backlog = door.server._backlog
+            api.produce("t", 0, count=1)
+            api.drain()
+            backlog = api.server._backlog
             assert backlog is not None
-            door.on_loop(backlog.run_once())
+            api.on_loop(backlog.run_once())
             warned = [text for text in caplog.messages if "wait for compaction" in text]
             assert len(warned) == int(count >= 12)
 
 
-def test_calls_and_the_backlog_are_counted(door: Door) -> None:
-    door.client.info()
-    door.create("t")
+def test_calls_and_the_backlog_are_counted(api: ApiServer) -> None:
+    api.client.info()
+    api.create("t")
     for _ in range(14):
-        door.produce("t", 0, count=1)
-        door.drain()
-    backlog = door.server._backlog
+        api.produce("t", 0, count=1)
+        api.drain()
+    backlog = api.server._backlog
     assert backlog is not None
-    door.on_loop(backlog.run_once())
-    text = door.get("/metrics")
+    api.on_loop(backlog.run_once())
+    text = api.get("/metrics")
     assert 'penstock_pipeline_calls_total{call="info 200"} 1' in text
     assert "penstock_compaction_backlog_runs 14" in text
-    assert json.loads(door.get("/v1/status"))["compaction_backlog"]["runs"] == 14
+    assert json.loads(api.get("/v1/status"))["compaction_backlog"]["runs"] == 14

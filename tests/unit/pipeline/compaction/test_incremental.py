@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.pipeline.api_messages import PartitionState, Range, TopicState
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.compaction import job
 from penstock.pipeline.compaction.incremental import WHOLE_MS, Memory, Seen
 from penstock.pipeline.compaction.items import CompactionSettings
 from penstock.pipeline.engine import LocalEngine
-from support.door import Door, serve_in_thread
+from support.api_server import ApiServer, serve_in_thread
 
 ID = "00" * 16
 SETTINGS = CompactionSettings()
@@ -74,33 +74,33 @@ def test_cleaning_by_key_sees_the_whole_log() -> None:
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[Door]:
-    with serve_in_thread(tmp_path / "data", segment_age_ms=3_600_000) as door:
-        yield door
+def api(tmp_path: Path) -> Iterator[ApiServer]:
+    with serve_in_thread(tmp_path / "data", segment_age_ms=3_600_000) as api:
+        yield api
 
 
-def test_a_job_that_goes_on_lists_little(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_goes_on_lists_little(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("idle", "busy"):
-        door.create(name, 3)
-    busy = door.topics["busy"][0]
+        api.create(name, 3)
+    busy = api.topics["busy"][0]
     listed: list[list[Range] | None] = []
-    runs = DoorClient.runs
+    runs = PipelineClient.runs
 
-    def noted(client: DoorClient, ranges: list[Range] | None = None, **other: bool) -> object:
+    def noted(client: PipelineClient, ranges: list[Range] | None = None, **other: bool) -> object:
         listed.append(ranges)
         return runs(client, ranges, **other)
 
-    monkeypatch.setattr(DoorClient, "runs", noted)
+    monkeypatch.setattr(PipelineClient, "runs", noted)
     memory = Memory()
 
     def fill(name: str) -> None:
         for _ in range(6):
             for partition in range(3):
-                door.produce(name, partition, count=2)
-            door.drain()
+                api.produce(name, partition, count=2)
+            api.drain()
 
     def compact() -> int:
-        summary = job.compact(door.client, LocalEngine(1), SETTINGS, memory=memory)
+        summary = job.compact(api.client, LocalEngine(1), SETTINGS, memory=memory)
         assert not summary.failures
         return summary.partitions
 

@@ -32,8 +32,8 @@ from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.records.merging import AS_PRODUCED, Merging
 from penstock.records.sums import partition_seed, run_sum
+from support.api_server import NOW_MS, ApiServer, serve_in_thread
 from support.compaction import MemoryItemStore, records_of
-from support.door import NOW_MS, Door, serve_in_thread
 from support.examples import examples
 from support.run_listings import topics
 
@@ -211,26 +211,26 @@ def test_batches_that_are_long_on_average_are_copied() -> None:
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[Door]:
-    with serve_in_thread(tmp_path / "data", segment_age_ms=3_600_000) as door:
-        yield door
+def api(tmp_path: Path) -> Iterator[ApiServer]:
+    with serve_in_thread(tmp_path / "data", segment_age_ms=3_600_000) as api:
+        yield api
 
 
-def test_every_reader_gets_the_same_before_and_after(door: Door) -> None:
-    topic_id = door.create("small", 2)
+def test_every_reader_gets_the_same_before_and_after(api: ApiServer) -> None:
+    topic_id = api.create("small", 2)
     for number in range(6):
         for partition in range(2):
             for at in range(7):
-                door.produce(
+                api.produce(
                     "small",
                     partition,
                     count=1 + at % 2,
                     value=b"%d-%d" % (number, at),
                     timestamp_ms=NOW_MS + 1000 * number + at,
                 )
-        door.drain()
-    door.produce("small", 0, count=2)  # stays in the WAL
-    (state, _) = door.client.topics(topic_ids=[topic_id]).topics[0].partitions
+        api.drain()
+    api.produce("small", 0, count=2)  # stays in the WAL
+    (state, _) = api.client.topics(topic_ids=[topic_id]).topics[0].partitions
     end = state.high_watermark
 
     times = [(topic_id, 0, NOW_MS + step * 250) for step in range(30)]
@@ -240,53 +240,53 @@ def test_every_reader_gets_the_same_before_and_after(door: Door) -> None:
         reads = [
             [
                 (offset, dataclasses.replace(record, offset_delta=0))
-                for offset, record in records_of(door.read(topic_id, 0, start, end))
+                for offset, record in records_of(api.read(topic_id, 0, start, end))
                 if offset >= start
             ]
             for start in range(end)
         ]
-        return reads, door.client.offsets(times)
+        return reads, api.client.offsets(times)
 
     before = seen()
-    summary = job.compact(door.client, LocalEngine(1), CompactionSettings())
+    summary = job.compact(api.client, LocalEngine(1), CompactionSettings())
     assert (summary.failures, summary.refused) == ([], [])
     assert summary.merged_batches == 2 * 6 * 7
     assert seen() == before
     batches = [
         page.rows[at + 7]
-        for page in door.client.runs(with_wal=False)
+        for page in api.client.runs(with_wal=False)
         for at in range(0, len(page.rows), RUN_FIELDS)
     ]
     assert batches == [1, 1]
-    again = job.compact(door.client, LocalEngine(1), CompactionSettings())
+    again = job.compact(api.client, LocalEngine(1), CompactionSettings())
     assert again.planned_items == 0
 
 
-def test_long_runs_of_small_batches_are_rewritten_once(door: Door) -> None:
+def test_long_runs_of_small_batches_are_rewritten_once(api: ApiServer) -> None:
     """No join would take the only run of a partition."""
-    topic_id = door.create("alone", 1)
+    topic_id = api.create("alone", 1)
     for at in range(120):
-        door.produce("alone", 0, count=1, value=b"%d" % at)
-    door.drain()
-    before = records_of(door.read(topic_id, 0, 0, 120))
-    summary = job.compact(door.client, LocalEngine(1), CompactionSettings())
+        api.produce("alone", 0, count=1, value=b"%d" % at)
+    api.drain()
+    before = records_of(api.read(topic_id, 0, 0, 120))
+    summary = job.compact(api.client, LocalEngine(1), CompactionSettings())
     assert (summary.items, summary.merged_batches, summary.rounds) == (1, 120, 2)
-    after = records_of(door.read(topic_id, 0, 0, 120))
+    after = records_of(api.read(topic_id, 0, 0, 120))
     assert [(offset, one.value) for offset, one in after] == [
         (offset, one.value) for offset, one in before
     ]
-    again = job.compact(door.client, LocalEngine(1), CompactionSettings())
+    again = job.compact(api.client, LocalEngine(1), CompactionSettings())
     assert again.planned_items == 0
 
 
-def test_runs_that_can_not_be_merged_are_tried_once(door: Door) -> None:
+def test_runs_that_can_not_be_merged_are_tried_once(api: ApiServer) -> None:
     """Each batch is larger than half of what one may be."""
-    door.create("tight", 1, {"max.message.bytes": "200"})
+    api.create("tight", 1, {"max.message.bytes": "200"})
     for _ in range(120):
-        door.produce("tight", 0, count=1, value=b"x" * 100)
-    door.drain()
+        api.produce("tight", 0, count=1, value=b"x" * 100)
+    api.drain()
     memory = Memory()
-    first = job.compact(door.client, LocalEngine(1), CompactionSettings(), memory=memory)
+    first = job.compact(api.client, LocalEngine(1), CompactionSettings(), memory=memory)
     assert (first.items, first.merged_batches, first.rounds) == (1, 0, 2)
-    second = job.compact(door.client, LocalEngine(1), CompactionSettings(), memory=memory)
+    second = job.compact(api.client, LocalEngine(1), CompactionSettings(), memory=memory)
     assert second.planned_items == 0

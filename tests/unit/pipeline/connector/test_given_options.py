@@ -27,17 +27,17 @@ def test_what_is_known_or_let_be_is_not_refused():
     GivenOptions("read", {"URL": "x", "path": "y"}).refuse_unknown(KNOWN, {"path"})
 
 
-def test_the_door_is_what_was_given_or_the_defaults():
-    door = GivenOptions("read", {"url": "http://a:1 , https://b", "TIMEOUTMS": "1500"}).door()
-    assert door.urls == ("http://a:1", "https://b")
-    assert (door.objects, door.secret_file) == ("auto", "")
-    assert (door.timeout_s, door.deadline_s) == (1.5, 120.0)
+def test_the_api_is_what_was_given_or_the_defaults():
+    api = GivenOptions("read", {"url": "http://a:1 , https://b", "TIMEOUTMS": "1500"}).api()
+    assert api.urls == ("http://a:1", "https://b")
+    assert (api.objects, api.secret_file) == ("auto", "")
+    assert (api.timeout_s, api.deadline_s) == (1.5, 120.0)
 
 
 @pytest.mark.parametrize("url", ["http://me:hunter2@a", "me:hunter2@a"])
 def test_a_password_in_a_url_is_not_repeated(url: str):
     with pytest.raises(InvalidRequestError) as caught:
-        GivenOptions("write", {"url": url}).door()
+        GivenOptions("write", {"url": url}).api()
     assert "hunter2" not in str(caught.value)
 
 

@@ -8,7 +8,7 @@ LEAST = {"url": "http://127.0.0.1:9644", "subscribe": "flights"}
 
 def test_least_options_of_a_batch():
     options = parse(LEAST, mode="batch")
-    assert options.door.urls == ("http://127.0.0.1:9644",)
+    assert options.api.urls == ("http://127.0.0.1:9644",)
     assert options.names == ("flights",)
     assert options.starting == Wanted(point=EARLIEST)
     assert options.ending == Wanted(point=LATEST)
@@ -33,7 +33,7 @@ def test_names_are_case_insensitive():
         {"URL": "http://a,https://b", "SubscribePattern": "fl.*", "FAILONDATALOSS": "False"},
         mode="batch",
     )
-    assert options.door.urls == ("http://a", "https://b")
+    assert options.api.urls == ("http://a", "https://b")
     assert options.pattern == "fl.*"
     assert not options.fail_on_data_loss
 

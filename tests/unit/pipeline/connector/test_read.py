@@ -21,7 +21,7 @@ SECRET = "a-secret-that-must-not-travel"
 
 def a_partition() -> ReadPartition:
     one = TopicRange(topic="t", topic_id="1" * 32, partition=0, start=0, end=9, size_bytes=100)
-    return ReadPartition([one], OPTIONS.door)
+    return ReadPartition([one], OPTIONS.api)
 
 
 def test_a_partition_travels_without_secrets(monkeypatch: MonkeyPatch):
@@ -31,7 +31,7 @@ def test_a_partition_travels_without_secrets(monkeypatch: MonkeyPatch):
     assert b"X-Amz" not in data
     there = pickle.loads(data)
     assert there.ranges == a_partition().ranges
-    assert there.door == OPTIONS.door
+    assert there.api == OPTIONS.api
     assert len(data) < 1000
 
 

@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 class Cluster:
-    """Runs of partitions, listed in pages as the door does."""
+    """Runs of partitions, listed in pages as the API does."""
 
     def __init__(self, runs: dict[tuple[str, int], list[tuple[int, int, int]]], page: int = 3):
         self.runs = runs

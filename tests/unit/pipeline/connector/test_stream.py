@@ -12,13 +12,13 @@ from pyspark.sql.datasource import InputPartition
 from penstock.model.errors import ConflictError, NotFoundError
 from penstock.pipeline.connector.options import parse
 from penstock.pipeline.connector.stream import PlainStreamReader
-from support.door import Door, serve_in_thread
+from support.api_server import ApiServer, serve_in_thread
 
 Offsets = dict[str, Any]
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[Door]:
+def api(tmp_path: Path) -> Iterator[ApiServer]:
     with serve_in_thread(tmp_path / "data") as found:
         yield found
 
@@ -26,13 +26,13 @@ def door(tmp_path: Path) -> Iterator[Door]:
 class Query:
     """A query and its checkpoint; each `reader` is that of a process of its own."""
 
-    def __init__(self, door: Door) -> None:
-        self.door = door
+    def __init__(self, api: ApiServer) -> None:
+        self.api = api
         self.committed: Offsets | None = None
         self.reader: PlainStreamReader | None = None
 
     def restart(self, **options: str) -> None:
-        given = {"url": self.door.client.options.urls[0], "subscribePattern": "[a-z]+"} | options
+        given = {"url": self.api.client.options.urls[0], "subscribePattern": "[a-z]+"} | options
         if self.reader is not None:
             self.reader.stop()
         self.reader = PlainStreamReader(
@@ -64,12 +64,12 @@ def spans(tasks: list[InputPartition]) -> list[tuple[str, int, int]]:
 
 
 @pytest.fixture
-def query(door: Door) -> Iterator[Query]:
+def query(api: ApiServer) -> Iterator[Query]:
     """One that has read ten records of each of two topics, and was ended."""
     for name in ("a", "b"):
-        door.create(name)
-        door.produce(name, 0, count=10)
-    query = Query(door)
+        api.create(name)
+        api.produce(name, 0, count=10)
+    query = Query(api)
     query.restart()
     assert query.batch() == [("a", 0, 10), ("b", 0, 10)]
     yield query
@@ -77,19 +77,19 @@ def query(door: Door) -> Iterator[Query]:
     query.reader.stop()
 
 
-def test_it_goes_on_where_it_was(door: Door, query: Query) -> None:
-    door.produce("a", 0, count=3)
+def test_it_goes_on_where_it_was(api: ApiServer, query: Query) -> None:
+    api.produce("a", 0, count=3)
     query.restart()
     assert query.batch() == [("a", 10, 13)]
-    door.produce("b", 0, count=2)
+    api.produce("b", 0, count=2)
     assert query.batch() == [("b", 10, 12)]
 
 
 def test_a_topic_that_was_deleted_meanwhile_is_an_error_or_stays_known(
-    door: Door, query: Query
+    api: ApiServer, query: Query
 ) -> None:
-    door.delete("b")
-    door.produce("a", 0, count=3)
+    api.delete("b")
+    api.produce("a", 0, count=3)
     query.restart()
     with pytest.raises(NotFoundError, match="was deleted"):
         query.batch()
@@ -97,32 +97,32 @@ def test_a_topic_that_was_deleted_meanwhile_is_an_error_or_stays_known(
     assert query.batch() == [("a", 10, 13)]
     assert query.batch() == []
     assert query.topics()["b"]["partitions"] == {"0": 10}
-    door.create("b")
-    door.produce("b", 0, count=4)
+    api.create("b")
+    api.produce("b", 0, count=4)
     with pytest.raises(ConflictError, match="made again"):
         query.batch()
 
 
-def test_a_topic_that_was_made_anew_meanwhile_is_an_error(door: Door, query: Query) -> None:
-    door.delete("b")
-    door.create("b")
+def test_a_topic_that_was_made_anew_meanwhile_is_an_error(api: ApiServer, query: Query) -> None:
+    api.delete("b")
+    api.create("b")
     query.restart(failOnDataLoss="false")
     with pytest.raises(ConflictError, match="made again"):
         query.batch()
 
 
 def test_what_is_not_subscribed_and_what_was_lost_stay_in_the_checkpoint(
-    door: Door, query: Query
+    api: ApiServer, query: Query
 ) -> None:
-    door.produce("a", 0, count=5)
-    door.trim("a", 0, 12)
+    api.produce("a", 0, count=5)
+    api.trim("a", 0, 12)
     query.restart(subscribePattern="a", failOnDataLoss="false")
     assert query.batch() == [("a", 12, 15)]
     # Spark has written down this batch's end before it says where the batch begins.
     assert query.batch() == []
     assert query.topics()["a"]["lost"] == 2
     assert query.topics()["b"]["partitions"] == {"0": 10}
-    door.produce("b", 0, count=1)
+    api.produce("b", 0, count=1)
     query.restart()
     assert query.batch() == [("b", 10, 11)]
     assert query.batch() == []
@@ -130,7 +130,7 @@ def test_what_is_not_subscribed_and_what_was_lost_stay_in_the_checkpoint(
 
 
 @pytest.mark.parametrize("allowed", ["true", "false"])
-def test_a_log_that_went_back_is_an_error(door: Door, query: Query, allowed: str) -> None:
+def test_a_log_that_went_back_is_an_error(api: ApiServer, query: Query, allowed: str) -> None:
     assert query.committed is not None
     query.committed["topics"]["b"]["partitions"]["0"] = 11
     query.restart(failOnDataLoss=allowed)
@@ -138,15 +138,15 @@ def test_a_log_that_went_back_is_an_error(door: Door, query: Query, allowed: str
         query.batch()
 
 
-def test_a_first_batch_at_latest_that_is_run_again_reads_nothing(door: Door) -> None:
+def test_a_first_batch_at_latest_that_is_run_again_reads_nothing(api: ApiServer) -> None:
     """Its start moved behind its end meanwhile: that is no log that went back."""
-    door.create("a")
-    door.produce("a", 0, count=10)
-    query = Query(door)
+    api.create("a")
+    api.produce("a", 0, count=10)
+    query = Query(api)
     query.restart(startingOffsets="latest")
     assert query.reader is not None
     end = as_kept(query.reader.latestOffset())
-    door.produce("a", 0, count=5)
+    api.produce("a", 0, count=5)
     query.restart(startingOffsets="latest")
     assert query.reader.partitions(as_kept(query.reader.initialOffset()), end) == []
     query.reader.stop()

@@ -12,7 +12,7 @@ GIVEN = {"view": "table+log", "url": "http://a:1", "subscribe": "flights"}
 def test_a_view_needs_a_topic_and_an_agent_alone() -> None:
     options = parse_union(GIVEN)
     assert view_of(GIVEN) == UNION
-    assert (options.topic, options.table, options.door.urls) == ("flights", "", ("http://a:1",))
+    assert (options.topic, options.table, options.api.urls) == ("flights", "", ("http://a:1",))
     assert (options.lease_ms, options.fails_on_loss, options.columns) == (3_600_000, True, None)
     given = {**GIVEN, "columns": "a, b", "failOnDataLoss": "false", "leaseMs": "1000"}
     options = parse_union(given)

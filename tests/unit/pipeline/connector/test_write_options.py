@@ -14,7 +14,7 @@ def test_names_are_in_any_case_and_the_rest_is_given() -> None:
     options = parse_write_options(
         {"URL": "http://a:1, http://b:2", "TOPIC": "t", "Compression": "LZ4"}, streaming=False
     )
-    assert options.door.urls == ("http://a:1", "http://b:2")
+    assert options.api.urls == ("http://a:1", "http://b:2")
     assert (options.topic, options.codec) == ("t", "lz4")
     assert (options.writer_id, options.batch_id) == ("", -1)
     assert pickle.loads(pickle.dumps(options)) == options

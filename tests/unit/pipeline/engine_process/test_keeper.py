@@ -23,7 +23,7 @@ from penstock.pipeline.tables.settings import CatalogSettings
 from penstock.system.backoff import Backoff
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
-from support.door import Door, serve_in_thread
+from support.api_server import ApiServer, serve_in_thread
 from support.server import REPOSITORY
 from support.waiting import eventually
 
@@ -38,18 +38,18 @@ def short_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[Door]:
+def api(tmp_path: Path) -> Iterator[ApiServer]:
     with serve_in_thread(tmp_path / "data") as found:
         yield found
 
 
 def keep(
-    door: Door, tmp_path: Path, *, engine: EngineChoice = LOCAL, gives_up: bool = False
+    api: ApiServer, tmp_path: Path, *, engine: EngineChoice = LOCAL, gives_up: bool = False
 ) -> EngineKeeper:
     settings = JobSettings(catalog=CatalogSettings(warehouse=str(tmp_path / "warehouse")))
     return EngineKeeper(
-        Start(engine, door.client.options, settings),
-        LeaseHolder(door.client),
+        Start(engine, api.client.options, settings),
+        LeaseHolder(api.client),
         clock=SystemClock(),
         random=SystemRandom(),
         changed=lambda: None,
@@ -57,9 +57,9 @@ def keep(
     )
 
 
-def test_it_does_jobs_and_ends_when_it_is_closed(door: Door, tmp_path: Path) -> None:
-    door.create("flights", 1)
-    with keep(door, tmp_path) as keeper:
+def test_it_does_jobs_and_ends_when_it_is_closed(api: ApiServer, tmp_path: Path) -> None:
+    api.create("flights", 1)
+    with keep(api, tmp_path) as keeper:
         eventually(lambda: keeper.is_ready)
         assert keeper.run(COMPACTION, threading.Event())["failures"] == []
         with pytest.raises(JobFailedError, match="make a table nothing: there is no such topic"):
@@ -70,11 +70,11 @@ def test_it_does_jobs_and_ends_when_it_is_closed(door: Door, tmp_path: Path) -> 
     assert keeper.status().state is EngineState.STOPPED
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-    assert door.client.tables() == []
+    assert api.client.tables() == []
 
 
-def test_one_that_is_killed_is_followed_by_another(door: Door, tmp_path: Path) -> None:
-    with keep(door, tmp_path) as keeper:
+def test_one_that_is_killed_is_followed_by_another(api: ApiServer, tmp_path: Path) -> None:
+    with keep(api, tmp_path) as keeper:
         for starts in (1, 2, 3):
             eventually(lambda: keeper.is_ready and bool(keeper.status().pids))
             assert keeper.status().starts == starts
@@ -87,12 +87,12 @@ def test_one_that_is_killed_is_followed_by_another(door: Door, tmp_path: Path) -
 
 
 def test_a_job_of_one_that_is_killed_fails_retriably_and_its_lease_is_closed(
-    door: Door, tmp_path: Path
+    api: ApiServer, tmp_path: Path
 ) -> None:
     """Stopped first, it has the job and can't be through with it."""
-    door.create("flights", 1, {"penstock.table": "iceberg"})
-    door.produce("flights", 0, count=3)
-    with keep(door, tmp_path) as keeper:
+    api.create("flights", 1, {"penstock.table": "iceberg"})
+    api.produce("flights", 0, count=3)
+    with keep(api, tmp_path) as keeper:
         eventually(lambda: keeper.is_ready)
         errors: list[Exception] = []
 
@@ -114,10 +114,10 @@ def test_a_job_of_one_that_is_killed_fails_retriably_and_its_lease_is_closed(
 
 
 def test_one_that_hangs_is_killed(
-    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SILENCE_S", 3.0)
-    with keep(door, tmp_path) as keeper:
+    with keep(api, tmp_path) as keeper:
         eventually(lambda: keeper.is_ready)
         (pid,) = keeper.status().pids
         os.kill(pid, signal.SIGSTOP)
@@ -132,7 +132,7 @@ def test_one_that_hangs_is_killed(
     [(EngineChoice(name="spark", master="local[1]"), "pyspark"), (LOCAL, "pyiceberg")],
 )
 def test_an_engine_that_can_never_be_opened_is_not_tried_again(
-    door: Door,
+    api: ApiServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     engine: EngineChoice,
@@ -140,7 +140,7 @@ def test_an_engine_that_can_never_be_opened_is_not_tried_again(
 ) -> None:
     folder = hidden(tmp_path, package)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(REPOSITORY / "src")]))
-    with keep(door, tmp_path, engine=engine) as keeper:
+    with keep(api, tmp_path, engine=engine) as keeper:
         eventually(lambda: keeper.status().state is EngineState.STOPPED)
         assert "pip install 'penstock[spark]'" in keeper.fatal
         assert keeper.status().starts == 1
@@ -156,7 +156,7 @@ def hidden(tmp_path: Path, package: str) -> Path:
 
 SCHEDULER = """
 import sys, time
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import PipelineClient, ClientOptions
 from penstock.pipeline.engine_choice import EngineChoice
 from penstock.pipeline.engine_process.keeper import EngineKeeper
 from penstock.pipeline.engine_process.leases import LeaseHolder
@@ -165,9 +165,9 @@ from penstock.pipeline.jobs import JobSettings
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
 
-door = DoorOptions(urls=("http://127.0.0.1:1",))
-start = Start(EngineChoice(name="local", workers=1), door, JobSettings())
-keeper = EngineKeeper(start, LeaseHolder(DoorClient(door)), clock=SystemClock(),
+api = ClientOptions(urls=("http://127.0.0.1:1",))
+start = Start(EngineChoice(name="local", workers=1), api, JobSettings())
+keeper = EngineKeeper(start, LeaseHolder(PipelineClient(api)), clock=SystemClock(),
                       random=SystemRandom(), changed=lambda: None)
 with keeper:
     while not keeper.is_ready:

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.model.errors import FencedError, NotFoundError, PenstockError
 from penstock.pipeline.api_messages import JobOpen, JobRequest
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.pipeline.engine_process.leases import LeaseHolder, ScheduledClient
 from penstock.pipeline.engine_process.link import Link
 from penstock.pipeline.engine_process.messages import (
@@ -23,11 +23,11 @@ from penstock.pipeline.lease import JobLease
 from support.waiting import eventually
 
 
-class Agents(DoorClient):
+class Agents(PipelineClient):
     """The calls that leases make, answered here."""
 
     def __init__(self) -> None:
-        super().__init__(DoorOptions(urls=("http://127.0.0.1:1",)))
+        super().__init__(ClientOptions(urls=("http://127.0.0.1:1",)))
         self.opened: list[JobRequest] = []
         self.open_error: PenstockError | None = None
         self.renew_error: PenstockError | None = None
@@ -68,7 +68,7 @@ def pair() -> Iterator[Pair]:
     ours, theirs = map(Link, socket.socketpair())
     agents = Agents()
     holder = LeaseHolder(agents)
-    client = ScheduledClient(DoorOptions(urls=("http://127.0.0.1:1",), deadline_s=50), theirs)
+    client = ScheduledClient(ClientOptions(urls=("http://127.0.0.1:1",), deadline_s=50), theirs)
     made = Pair(agents, holder, client, ours)
 
     def schedule() -> None:

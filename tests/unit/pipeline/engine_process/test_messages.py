@@ -11,7 +11,7 @@ from penstock.model.errors import (
     StorageFullError,
 )
 from penstock.pipeline.api_messages import JobRequest
-from penstock.pipeline.client import DoorOptions
+from penstock.pipeline.client import ClientOptions
 from penstock.pipeline.engine_choice import EngineChoice
 from penstock.pipeline.engine_process import messages as m
 from penstock.pipeline.jobs import Job, JobKind, JobSettings
@@ -19,7 +19,7 @@ from penstock.pipeline.tables.settings import CatalogSettings
 
 START = m.Start(
     EngineChoice(name="spark", master="local[2]", conf={"a": "b"}),
-    DoorOptions(urls=("http://a:1",), secret_file="/run/secret"),
+    ClientOptions(urls=("http://a:1",), secret_file="/run/secret"),
     JobSettings(maintenance={"files_min": 3}, catalog=CatalogSettings(warehouse="w")),
 )
 EACH: list[m.Message] = [

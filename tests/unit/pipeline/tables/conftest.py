@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.door import Door, serve_in_thread
+from support.api_server import ApiServer, serve_in_thread
 from support.registry import Registry, serve_registry
 from support.tables import Lake
 
@@ -14,9 +14,9 @@ _names = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    with serve_in_thread(tmp_path_factory.mktemp("server")) as door:
-        yield door
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with serve_in_thread(tmp_path_factory.mktemp("server")) as api:
+        yield api
 
 
 @pytest.fixture
@@ -25,11 +25,11 @@ def lake(tmp_path: Path) -> Lake:
 
 
 @pytest.fixture
-def topic(door: Door) -> str:
+def topic(api: ApiServer) -> str:
     """A topic of two partitions, with a dead-letter topic."""
     name = f"topic{next(_names)}"
-    door.create(name, 2)
-    door.create(f"{name}.dlq", 1)
+    api.create(name, 2)
+    api.create(f"{name}.dlq", 1)
     return name
 
 

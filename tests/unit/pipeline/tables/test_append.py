@@ -23,7 +23,7 @@ from penstock.pipeline.tables.offsets import (
     Holdings,
     decode_offsets,
 )
-from support.door import NOW_MS, Door
+from support.api_server import NOW_MS, ApiServer
 from support.tables import (
     STEPS,
     KilledError,
@@ -44,11 +44,11 @@ def offsets_of(lake: Lake, topic: str) -> list[tuple[int, int]]:
     return lake.rows(topic, "partition", "offset")
 
 
-def test_rows_are_the_records(door: Door, lake: Lake, topic: str) -> None:
+def test_rows_are_the_records(api: ApiServer, lake: Lake, topic: str) -> None:
     headers = [("trace", b"1"), ("trace", None)]
-    produce(door, topic, 1, [new_record(b"k", b"v", headers=headers), new_record(None, None)])
-    produce(door, topic, 0, [new_record(b"other", b"", timestamp_ms=-1)])
-    summary = follow(door, lake, topic)
+    produce(api, topic, 1, [new_record(b"k", b"v", headers=headers), new_record(None, None)])
+    produce(api, topic, 0, [new_record(b"other", b"", timestamp_ms=-1)])
+    summary = follow(api, lake, topic)
     assert (summary.rows, summary.commits, summary.behind) == (3, 1, 0)
     time = dt.datetime.fromtimestamp(NOW_MS / 1000, dt.UTC)
     assert lake.rows(topic, "partition", "offset", "key", "value", "timestamp", "headers") == [
@@ -65,39 +65,39 @@ def test_rows_are_the_records(door: Door, lake: Lake, topic: str) -> None:
     ]
 
 
-def test_a_second_run_goes_on_where_the_first_ended(door: Door, lake: Lake, topic: str) -> None:
-    produce_values(door, topic, [b"a", b"b"])
-    follow(door, lake, topic)
-    assert follow(door, lake, topic).commits == 0
-    produce_values(door, topic, [b"c"])
-    door.drain()
-    assert follow(door, lake, topic).rows == 1
+def test_a_second_run_goes_on_where_the_first_ended(api: ApiServer, lake: Lake, topic: str) -> None:
+    produce_values(api, topic, [b"a", b"b"])
+    follow(api, lake, topic)
+    assert follow(api, lake, topic).commits == 0
+    produce_values(api, topic, [b"c"])
+    api.drain()
+    assert follow(api, lake, topic).rows == 1
     assert lake.rows(topic, "value") == [(b"a",), (b"b",), (b"c",)]
 
 
-def test_offsets_are_in_the_snapshot_and_at_the_door(door: Door, lake: Lake, topic: str) -> None:
-    produce_values(door, topic, [b"a", b"b"])
-    summary = follow(door, lake, topic)
+def test_offsets_are_in_the_snapshot_and_in_the_api(api: ApiServer, lake: Lake, topic: str) -> None:
+    produce_values(api, topic, [b"a", b"b"])
+    summary = follow(api, lake, topic)
     (snapshot,) = ancestry(lake.table(topic))
     assert lineage_of(lake.table(topic)).is_whole
-    topic_id = door.topics[topic][0]
+    topic_id = api.topics[topic][0]
     text = summary_of(snapshot)[OFFSETS_PROPERTY]
     assert decode_offsets(text, subject="") == Holdings({topic_id: {0: 2}}, {topic_id: {0: 0}})
-    (progress,) = door.client.tables(topic_id)
+    (progress,) = api.client.tables(topic_id)
     assert progress.offsets == [(0, 2)]
     assert progress.snapshot_id == summary.snapshot_id == snapshot.snapshot_id
 
 
-def test_days_are_partitions_and_few_files(door: Door, lake: Lake, topic: str) -> None:
+def test_days_are_partitions_and_few_files(api: ApiServer, lake: Lake, topic: str) -> None:
     day_ms = 86_400_000
     for partition in (0, 1):
         produce(
-            door,
+            api,
             topic,
             partition,
             [new_record(b"k", b"v", timestamp_ms=NOW_MS - n * day_ms) for n in range(3)],
         )
-    summary = follow(door, lake, topic)
+    summary = follow(api, lake, topic)
     # Both partitions of the topic share a day's file: many partitions don't mean many files.
     assert summary.files == 3
     tasks = (
@@ -106,24 +106,28 @@ def test_days_are_partitions_and_few_files(door: Door, lake: Lake, topic: str) -
     assert len(list(tasks)) == 1
 
 
-def test_large_topics_take_several_items_and_commits(door: Door, lake: Lake, topic: str) -> None:
+def test_large_topics_take_several_items_and_commits(
+    api: ApiServer, lake: Lake, topic: str
+) -> None:
     for _ in range(6):
-        produce_values(door, topic, [bytes(2000)] * 10)
-        produce_values(door, topic, [bytes(2000)] * 10, partition=1)
-    summary = follow(door, lake, topic, target_file_bytes=30_000, commit_bytes=100_000)
+        produce_values(api, topic, [bytes(2000)] * 10)
+        produce_values(api, topic, [bytes(2000)] * 10, partition=1)
+    summary = follow(api, lake, topic, target_file_bytes=30_000, commit_bytes=100_000)
     assert summary.commits > 1
     assert summary.files > summary.commits
     assert offsets_of(lake, topic) == [(p, n) for p in (0, 1) for n in range(60)]
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_who_watches_is_told_how_far_it_is(door: Door, lake: Lake, topic: str, mode: str) -> None:
+def test_who_watches_is_told_how_far_it_is(
+    api: ApiServer, lake: Lake, topic: str, mode: str
+) -> None:
     told: list[tuple[int, int]] = []
     for number in range(6):
-        produce(door, topic, 0, [new_record(b"%d" % number, bytes(2000))] * 10)
+        produce(api, topic, 0, [new_record(b"%d" % number, bytes(2000))] * 10)
     settings = lake.settings(topic, mode=mode, target_file_bytes=30_000, commit_bytes=60_000)
     summary = run_table_once(
-        door.client,
+        api.client,
         LocalEngine(2),
         settings,
         watch=lambda done, total: told.append((done, total)),
@@ -137,13 +141,13 @@ def test_who_watches_is_told_how_far_it_is(door: Door, lake: Lake, topic: str, m
 
 @pytest.mark.parametrize("step", STEPS)
 def test_killed_at_any_step_each_record_is_there_once(
-    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch, step: str
+    api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """tests/spark/test_tables_processes.py does it with processes."""
-    produce_values(door, topic, [b"a"])
-    follow(door, lake, topic)
+    produce_values(api, topic, [b"a"])
+    follow(api, lake, topic)
     bad = new_record(b"bad", b"letter", timestamp_ms=BEYOND_MS)
-    produce(door, topic, 0, [new_record(None, b"b"), bad, new_record(None, b"c")])
+    produce(api, topic, 0, [new_record(None, b"b"), bad, new_record(None, b"c")])
 
     def end() -> None:
         raise KilledError
@@ -151,33 +155,33 @@ def test_killed_at_any_step_each_record_is_there_once(
     with monkeypatch.context() as patched:
         spoil(patched.setattr, step, end)
         with pytest.raises(KilledError):
-            follow(door, lake, topic)
-    follow(door, lake, topic)
-    follow(door, lake, topic)
+            follow(api, lake, topic)
+    follow(api, lake, topic)
+    follow(api, lake, topic)
     assert lake.rows(topic, "value") == [(b"a",), (b"b",), (b"c",)]
-    assert [record.key for record in records_of(door, f"{topic}.dlq")] == [b"bad"]
-    (progress,) = door.client.tables(door.topics[topic][0])
+    assert [record.key for record in records_of(api, f"{topic}.dlq")] == [b"bad"]
+    (progress,) = api.client.tables(api.topics[topic][0])
     assert progress.offsets == [(0, 4)]
 
 
 def test_another_driver_that_was_faster_is_noticed_by_its_offsets(
-    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one commits the same ranges between this one's files and its commit."""
-    produce_values(door, topic, [b"a"])
-    follow(door, lake, topic)
-    produce_values(door, topic, [b"b", b"c"])
+    produce_values(api, topic, [b"a"])
+    follow(api, lake, topic)
+    produce_values(api, topic, [b"b", b"c"])
     real = job.commit_change
     faster: list[int] = []
 
     def commit(table: Any, change: Any) -> int:
         if not faster:
             faster.append(1)
-            follow(door, lake, topic)
+            follow(api, lake, topic)
         return real(table, change)
 
     monkeypatch.setattr(job, "commit_change", commit)
-    summary = follow(door, lake, topic)
+    summary = follow(api, lake, topic)
     assert summary.rows == 0
     assert lake.rows(topic, "value") == [(b"a",), (b"b",), (b"c",)]
     # What the slower one wrote is gone again: three files of three commits would be four.
@@ -185,34 +189,34 @@ def test_another_driver_that_was_faster_is_noticed_by_its_offsets(
 
 
 def test_retries_of_pyiceberg_are_ended_where_somebody_set_them(
-    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With retries PyIceberg lays the slower commit over the faster one: rows would be doubled."""
-    produce_values(door, topic, [b"a"])
-    follow(door, lake, topic)
+    produce_values(api, topic, [b"a"])
+    follow(api, lake, topic)
     with lake.table(topic).transaction() as transaction:
         transaction.set_properties({"commit.retry.num-retries": "5"})
-    produce_values(door, topic, [b"b"])
+    produce_values(api, topic, [b"b"])
     real = job.commit_change
     faster: list[int] = []
 
     def commit(table: Any, change: Any) -> int:
         if not faster:
             faster.append(1)
-            other = threading.Thread(target=follow, args=(door, lake, topic))
+            other = threading.Thread(target=follow, args=(api, lake, topic))
             other.start()
             other.join()
         return real(table, change)
 
     monkeypatch.setattr(job, "commit_change", commit)
-    follow(door, lake, topic)
+    follow(api, lake, topic)
     assert lake.rows(topic, "value") == [(b"a",), (b"b",)]
 
 
 def test_a_commit_whose_reply_was_lost_is_found(
-    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    produce_values(door, topic, [b"a", b"b"])
+    produce_values(api, topic, [b"a", b"b"])
     real = job.commit_change
 
     def commit(table: Any, change: Any) -> int:
@@ -220,15 +224,15 @@ def test_a_commit_whose_reply_was_lost_is_found(
         raise InDoubtError("commit", "table", "no reply")
 
     monkeypatch.setattr(job, "commit_change", commit)
-    summary = follow(door, lake, topic)
+    summary = follow(api, lake, topic)
     assert (summary.rows, summary.commits) == (2, 1)
     assert lake.rows(topic, "value") == [(b"a",), (b"b",)]
 
 
 def test_a_lost_commit_that_never_happened_is_made_again(
-    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    produce_values(door, topic, [b"a"])
+    produce_values(api, topic, [b"a"])
     real = job.commit_change
     lost: list[int] = []
 
@@ -239,16 +243,16 @@ def test_a_lost_commit_that_never_happened_is_made_again(
         return real(table, change)
 
     monkeypatch.setattr(job, "commit_change", commit)
-    assert follow(door, lake, topic).rows == 1
+    assert follow(api, lake, topic).rows == 1
     assert lake.rows(topic, "value") == [(b"a",)]
 
 
 def test_an_executor_that_fails_once_is_tried_again(
-    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from penstock.pipeline.tables import raw
 
-    produce_values(door, topic, [b"a"])
+    produce_values(api, topic, [b"a"])
     real = raw.append_rows
     failures: list[int] = []
 
@@ -261,56 +265,56 @@ def test_an_executor_that_fails_once_is_tried_again(
         return result
 
     monkeypatch.setattr(raw, "append_rows", append)
-    follow(door, lake, topic)
+    follow(api, lake, topic)
     assert lake.rows(topic, "value") == [(b"a",)]
     assert len(lake.files(topic)) == 2, (
         "the first attempt's file is an orphan, and named by nothing"
     )
 
 
-def test_retention_that_was_faster_is_reported(door: Door, lake: Lake, topic: str) -> None:
-    produce_values(door, topic, [b"a", b"b"])
-    follow(door, lake, topic)
-    produce_values(door, topic, [b"c", b"d", b"e"])
-    door.trim(topic, 0, 4)
-    topic_id = door.topics[topic][0]
-    summary = follow(door, lake, topic)
+def test_retention_that_was_faster_is_reported(api: ApiServer, lake: Lake, topic: str) -> None:
+    produce_values(api, topic, [b"a", b"b"])
+    follow(api, lake, topic)
+    produce_values(api, topic, [b"c", b"d", b"e"])
+    api.trim(topic, 0, 4)
+    topic_id = api.topics[topic][0]
+    summary = follow(api, lake, topic)
     assert summary.lost == [Range(topic_id=topic_id, partition=0, start=2, end=4)]
     assert offsets_of(lake, topic) == [(0, 0), (0, 1), (0, 4)]
-    (progress,) = door.client.tables(topic_id)
+    (progress,) = api.client.tables(topic_id)
     assert f'"lost":[["{topic_id}",0,2,4]]' in progress.state
-    assert follow(door, lake, topic).lost == []
+    assert follow(api, lake, topic).lost == []
 
 
 def test_retention_between_plan_and_read_is_reported_too(
-    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from penstock.pipeline.tables import raw
 
-    produce_values(door, topic, [b"a", b"b", b"c"])
+    produce_values(api, topic, [b"a", b"b", b"c"])
     real = raw.append_rows
     trimmed: list[int] = []
 
     def append(item: Any) -> Any:
         if not trimmed:
             trimmed.append(1)
-            door.trim(topic, 0, 2)
+            api.trim(topic, 0, 2)
         return real(item)
 
     monkeypatch.setattr(raw, "append_rows", append)
-    summary = follow(door, lake, topic)
+    summary = follow(api, lake, topic)
     assert offsets_of(lake, topic) == [(0, 2)]
     # The table held nothing yet, so its start is the log's: nothing that it had promised is gone.
     assert summary.offsets[0] == 3
 
 
-def test_bad_records_carry_where_they_were(door: Door, lake: Lake, topic: str) -> None:
+def test_bad_records_carry_where_they_were(api: ApiServer, lake: Lake, topic: str) -> None:
     headers = [("mine", b"x")]
     bad = new_record(b"k", b"v", timestamp_ms=BEYOND_MS, headers=headers)
-    produce(door, topic, 1, [new_record(None, b"good"), bad])
-    summary = follow(door, lake, topic)
+    produce(api, topic, 1, [new_record(None, b"good"), bad])
+    summary = follow(api, lake, topic)
     assert (summary.rows, summary.bad_records) == (1, 1)
-    (letter,) = records_of(door, f"{topic}.dlq")
+    (letter,) = records_of(api, f"{topic}.dlq")
     assert (letter.key, letter.value) == (b"k", b"v")
     assert dict(letter.headers) == {
         "mine": b"x",
@@ -323,42 +327,42 @@ def test_bad_records_carry_where_they_were(door: Door, lake: Lake, topic: str) -
     assert not [path for path in lake.files(topic) if "dead-letters" in path]
 
 
-def test_without_a_dead_letter_topic_nothing_is_lost(door: Door, lake: Lake) -> None:
-    door.create("no-letters")
-    produce(door, "no-letters", 0, [new_record(None, b"a", timestamp_ms=BEYOND_MS)])
+def test_without_a_dead_letter_topic_nothing_is_lost(api: ApiServer, lake: Lake) -> None:
+    api.create("no-letters")
+    produce(api, "no-letters", 0, [new_record(None, b"a", timestamp_ms=BEYOND_MS)])
     with pytest.raises(Exception, match=r"there is no topic no-letters\.dlq"):
-        follow(door, lake, "no-letters")
-    (progress,) = door.client.tables(door.topics["no-letters"][0])
+        follow(api, lake, "no-letters")
+    (progress,) = api.client.tables(api.topics["no-letters"][0])
     assert '"status":"stopped"' in progress.state
     assert progress.offsets == []
-    door.create("no-letters.dlq")
-    assert follow(door, lake, "no-letters").bad_records == 1
-    (progress,) = door.client.tables(door.topics["no-letters"][0])
+    api.create("no-letters.dlq")
+    assert follow(api, lake, "no-letters").bad_records == 1
+    (progress,) = api.client.tables(api.topics["no-letters"][0])
     assert '"status":"ok"' in progress.state
     assert progress.offsets == [(0, 1)]
 
 
-def test_a_topic_that_is_not_there(door: Door, lake: Lake) -> None:
+def test_a_topic_that_is_not_there(api: ApiServer, lake: Lake) -> None:
     with pytest.raises(NotFoundError, match="there is no such topic"):
-        run_table_once(door.client, LocalEngine(1), lake.settings("nothing"))
+        run_table_once(api.client, LocalEngine(1), lake.settings("nothing"))
 
 
-def test_each_commit_has_a_name_of_its_own(door: Door, lake: Lake, topic: str) -> None:
+def test_each_commit_has_a_name_of_its_own(api: ApiServer, lake: Lake, topic: str) -> None:
     for value in (b"a", b"b"):
-        produce_values(door, topic, [value])
-        follow(door, lake, topic)
+        produce_values(api, topic, [value])
+        follow(api, lake, topic)
     names = {summary_of(snapshot)[COMMIT_PROPERTY] for snapshot in ancestry(lake.table(topic))}
     assert len(names) == 2
 
 
-def test_a_run_gives_the_catalogs_connections_back(door: Door, lake: Lake, topic: str) -> None:
+def test_a_run_gives_the_catalogs_connections_back(api: ApiServer, lake: Lake, topic: str) -> None:
     """A schedule runs for months in one process."""
-    produce(door, topic, 0, [new_record(b"k", b"v")])
+    produce(api, topic, 0, [new_record(b"k", b"v")])
     gc.disable()
     try:
-        follow(door, lake, topic)
+        follow(api, lake, topic)
         upkeep = Maintenance(files_min=1)
-        maintain_table(door.client, LocalEngine(1), lake.settings(topic), upkeep)
+        maintain_table(api.client, LocalEngine(1), lake.settings(topic), upkeep)
         opened = [file.path for file in psutil.Process().open_files()]
     finally:
         gc.enable()

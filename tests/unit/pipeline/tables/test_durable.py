@@ -12,7 +12,7 @@ from sqlalchemy import Engine, event
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.tables.catalog import open_catalog
 from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
-from support.door import Door
+from support.api_server import ApiServer
 from support.power_cut import PowerCut
 from support.tables import (
     KilledError,
@@ -44,18 +44,18 @@ def is_catalog(path: Path) -> bool:
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_what_a_commit_names_outlives_a_power_loss(
-    door: Door, lake: Lake, topic: str, cut: PowerCut, mode: str
+    api: ApiServer, lake: Lake, topic: str, cut: PowerCut, mode: str
 ) -> None:
     day_ms = 86_400_000
     for number in range(3):
         produce(
-            door,
+            api,
             topic,
             number % 2,
             # In new folders each time: a row a day, or keys in further buckets.
             [new_record(b"%d" % n, b"v", timestamp_ms=n * day_ms) for n in range(number + 1)],
         )
-        follow(door, lake, topic, mode=mode)
+        follow(api, lake, topic, mode=mode)
     before = lake.rows(topic, "partition", "offset", "key", "value")
     cut.happen(is_catalog)
     assert lake.rows(topic, "partition", "offset", "key", "value") == before
@@ -63,13 +63,13 @@ def test_what_a_commit_names_outlives_a_power_loss(
 
 
 def test_joined_files_outlive_a_power_loss(
-    door: Door, lake: Lake, topic: str, cut: PowerCut
+    api: ApiServer, lake: Lake, topic: str, cut: PowerCut
 ) -> None:
     for number in range(4):
-        produce(door, topic, 0, [new_record(None, b"%d" % number)])
-        follow(door, lake, topic)
+        produce(api, topic, 0, [new_record(None, b"%d" % number)])
+        follow(api, lake, topic)
     summary = maintain_table(
-        door.client, LocalEngine(1), lake.settings(topic), Maintenance(files_min=2)
+        api.client, LocalEngine(1), lake.settings(topic), Maintenance(files_min=2)
     )
     assert (summary.files_joined, summary.files_written) == (4, 1)
     cut.happen(is_catalog)
@@ -77,9 +77,9 @@ def test_joined_files_outlive_a_power_loss(
 
 
 def test_staged_dead_letters_outlive_a_power_loss(
-    door: Door, lake: Lake, topic: str, cut: PowerCut
+    api: ApiServer, lake: Lake, topic: str, cut: PowerCut
 ) -> None:
-    produce(door, topic, 0, [new_record(None, b"v", timestamp_ms=2**62)])
+    produce(api, topic, 0, [new_record(None, b"v", timestamp_ms=2**62)])
 
     def end() -> None:
         raise KilledError
@@ -87,10 +87,10 @@ def test_staged_dead_letters_outlive_a_power_loss(
     with pytest.MonkeyPatch.context() as patch:
         spoil(patch.setattr, "before_letters", end)
         with pytest.raises(KilledError):
-            follow(door, lake, topic)
+            follow(api, lake, topic)
     cut.happen(is_catalog)
-    assert follow(door, lake, topic).rows == 0
-    assert [record.value for record in records_of(door, f"{topic}.dlq")] == [b"v"]
+    assert follow(api, lake, topic).rows == 0
+    assert [record.value for record in records_of(api, f"{topic}.dlq")] == [b"v"]
 
 
 def test_somebody_elses_file_access_is_left_alone(lake: Lake) -> None:

@@ -16,7 +16,7 @@ from penstock.pipeline.tables.schema_text import JSON, PROTOBUF, SchemaText
 from penstock.records.batch import CRC_FROM, HEADER_BYTES
 from penstock.records.decode import CODECS, Record
 from penstock.records.encode import encode_batch
-from support.door import NOW_MS, Door
+from support.api_server import NOW_MS, ApiServer
 from support.tables import (
     Lake,
     follow,
@@ -30,10 +30,10 @@ from support.tables import (
 GOOD = "good"
 
 
-def reasons(door: Door, topic: str) -> list[str]:
+def reasons(api: ApiServer, topic: str) -> list[str]:
     return [
         dict(record.headers)["penstock.reason"].decode()  # type: ignore[union-attr]
-        for record in records_of(door, f"{topic}.dlq")
+        for record in records_of(api, f"{topic}.dlq")
     ]
 
 
@@ -70,16 +70,16 @@ SCHEMA = json_schema(
 
 
 @pytest.mark.parametrize("what", VALUES)
-def test_a_json_value_that_is_no_row(door: Door, lake: Lake, topic: str, what: str) -> None:
-    produce_values(door, topic, [b'{"text": "good"}', VALUES[what]])
-    summary = follow(door, lake, topic, schema="file", value_schema=SCHEMA)
+def test_a_json_value_that_is_no_row(api: ApiServer, lake: Lake, topic: str, what: str) -> None:
+    produce_values(api, topic, [b'{"text": "good"}', VALUES[what]])
+    summary = follow(api, lake, topic, schema="file", value_schema=SCHEMA)
     assert (summary.rows, summary.bad_records) == (1, 1)
-    (reason,) = reasons(door, topic)
+    (reason,) = reasons(api, topic)
     assert len(reason) < 2000
-    assert records_of(door, f"{topic}.dlq")[0].value == VALUES[what]
+    assert records_of(api, f"{topic}.dlq")[0].value == VALUES[what]
 
 
-def test_protobuf_strings_that_are_no_text(door: Door, lake: Lake, topic: str) -> None:
+def test_protobuf_strings_that_are_no_text(api: ApiServer, lake: Lake, topic: str) -> None:
     """Those of syntax 2 come out of a message as bytes."""
     file = descriptor_pb2.FileDescriptorProto(name="hostile.proto", syntax="proto2")
     message = file.message_type.add(name="Hostile")
@@ -93,10 +93,10 @@ def test_protobuf_strings_that_are_no_text(door: Door, lake: Lake, topic: str) -
         message="Hostile",
     )
     values = [b"\x0a\x01a\x12\x01b", b"\x0a\x02\xff\xfe", b"\x12\x01a\x12\x03\xed\xa0\x80"]
-    produce_values(door, topic, values)
-    summary = follow(door, lake, topic, schema="file", value_schema=schema)
+    produce_values(api, topic, values)
+    summary = follow(api, lake, topic, schema="file", value_schema=schema)
     assert (summary.rows, summary.bad_records) == (1, 2)
-    assert [record.value for record in records_of(door, f"{topic}.dlq")] == values[1:]
+    assert [record.value for record in records_of(api, f"{topic}.dlq")] == values[1:]
 
 
 def numbered(delta: int) -> Record:
@@ -115,17 +115,17 @@ def garbage(codec: str, count: int = 3) -> bytearray:
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_batch_that_nobody_can_decode(
-    door: Door, lake: Lake, topic: str, codec: str, mode: str
+    api: ApiServer, lake: Lake, topic: str, codec: str, mode: str
 ) -> None:
-    produce(door, topic, 0, [new_record(b"a", b"1")])
-    produce_batch(door, topic, 0, garbage(codec))
-    produce(door, topic, 0, [new_record(b"b", b"2")])
-    summary = follow(door, lake, topic, mode=mode)
+    produce(api, topic, 0, [new_record(b"a", b"1")])
+    produce_batch(api, topic, 0, garbage(codec))
+    produce(api, topic, 0, [new_record(b"b", b"2")])
+    summary = follow(api, lake, topic, mode=mode)
     assert (summary.rows, summary.bad_records, summary.offsets) == (2, 1, {0: 5})
     assert lake.rows(topic, "key", "value") == [(b"a", b"1"), (b"b", b"2")]
-    (letter,) = records_of(door, f"{topic}.dlq")
+    (letter,) = records_of(api, f"{topic}.dlq")
     assert dict(letter.headers)["penstock.offset"] == b"1"
-    (reason,) = reasons(door, topic)
+    (reason,) = reasons(api, topic)
     assert reason.startswith("offsets 1 to 3, of a batch from 1 to 3 that can't be decoded: ")
     # As it lies in the log, so that nothing is lost.
     assert letter.value is not None
@@ -170,11 +170,11 @@ TEXTS = {
 @pytest.mark.parametrize("what", TEXTS)
 @pytest.mark.parametrize("partition", ["none", "identity(text)"])
 def test_a_text_that_is_a_row(
-    door: Door, lake: Lake, topic: str, what: str, partition: str
+    api: ApiServer, lake: Lake, topic: str, what: str, partition: str
 ) -> None:
-    produce_values(door, topic, [json.dumps({"text": TEXTS[what]}).encode(), b'{"text": "good"}'])
+    produce_values(api, topic, [json.dumps({"text": TEXTS[what]}).encode(), b'{"text": "good"}'])
     settings = {"schema": "file", "value_schema": SCHEMA, "partition": partition}
-    assert follow(door, lake, topic, **settings).rows == 2
+    assert follow(api, lake, topic, **settings).rows == 2
     assert lake.rows(topic, "text") == [(TEXTS[what],), ("good",)]
     found = lake.table(topic).scan(row_filter=f"text >= '{GOOD}'").to_arrow()
     assert GOOD in found.column("text").to_pylist()
@@ -183,12 +183,12 @@ def test_a_text_that_is_a_row(
 @pytest.mark.parametrize("partition", ["day(timestamp)", "hour(timestamp)", "year(timestamp)"])
 @pytest.mark.parametrize("timestamp_ms", [2**63 - 1, 10**15, 253_402_300_800_000])
 def test_a_time_that_no_calendar_has(
-    door: Door, lake: Lake, topic: str, timestamp_ms: int, partition: str
+    api: ApiServer, lake: Lake, topic: str, timestamp_ms: int, partition: str
 ) -> None:
-    produce(door, topic, 0, [new_record(b"far", b"", timestamp_ms=timestamp_ms)])
-    produce_values(door, topic, [b"near"])
+    produce(api, topic, 0, [new_record(b"far", b"", timestamp_ms=timestamp_ms)])
+    produce_values(api, topic, [b"near"])
     last = new_record(b"last", b"", timestamp_ms=253_402_300_799_999)
-    produce(door, topic, 0, [last])
-    summary = follow(door, lake, topic, partition=partition)
+    produce(api, topic, 0, [last])
+    summary = follow(api, lake, topic, partition=partition)
     assert (summary.rows, summary.bad_records, summary.behind) == (2, 1, 0)
-    assert [record.key for record in records_of(door, f"{topic}.dlq")] == [b"far"]
+    assert [record.key for record in records_of(api, f"{topic}.dlq")] == [b"far"]

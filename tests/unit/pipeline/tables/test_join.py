@@ -17,7 +17,7 @@ from penstock.pipeline.tables.join import join_files
 from penstock.pipeline.tables.kinds import live_files, target_of
 from penstock.pipeline.tables.maintenance import Maintenance, MaintenanceSummary, maintain_table
 from penstock.pipeline.tables.parquet import read_data_file
-from support.door import Door
+from support.api_server import ApiServer
 from support.tables import Lake, follow, produce_values
 
 
@@ -37,20 +37,20 @@ class BusyEngine(LocalEngine):
 
 
 def maintain(
-    door: Door, lake: Lake, topic: str, *meanwhile: Callable[[], object], **changes: Any
+    api: ApiServer, lake: Lake, topic: str, *meanwhile: Callable[[], object], **changes: Any
 ) -> MaintenanceSummary:
     return maintain_table(
-        door.client,
+        api.client,
         BusyEngine(list(meanwhile)),
         lake.settings(topic, **changes),
         Maintenance(),
     )
 
 
-def fill(door: Door, lake: Lake, topic: str, first: int, count: int, size: int = 1) -> None:
+def fill(api: ApiServer, lake: Lake, topic: str, first: int, count: int, size: int = 1) -> None:
     for number in range(first, first + count):
-        produce_values(door, topic, [b"%d" % number * size])
-        follow(door, lake, topic)
+        produce_values(api, topic, [b"%d" % number * size])
+        follow(api, lake, topic)
 
 
 def values(lake: Lake, topic: str) -> list[bytes]:
@@ -62,25 +62,25 @@ def live_count(lake: Lake, topic: str) -> int:
 
 
 def test_a_join_is_committed_on_top_of_what_came_meanwhile(
-    door: Door, lake: Lake, topic: str
+    api: ApiServer, lake: Lake, topic: str
 ) -> None:
     """Of five joins of a busy table none succeeded, and each left its copies."""
-    fill(door, lake, topic, 0, 5)
-    done = maintain(door, lake, topic, lambda: fill(door, lake, topic, 5, 1))
+    fill(api, lake, topic, 0, 5)
+    done = maintain(api, lake, topic, lambda: fill(api, lake, topic, 5, 1))
     assert (done.files_joined, done.files_written, done.joins_given_up) == (5, 1, 0)
     assert live_count(lake, topic) == 2
     assert values(lake, topic) == [b"%d" % number for number in range(6)]
     # The offsets of what came meanwhile, and not those from before.
-    assert follow(door, lake, topic).rows == 0
+    assert follow(api, lake, topic).rows == 0
 
 
 def test_rows_that_went_meanwhile_do_not_come_back(
-    door: Door, lake: Lake, topic: str, caplog: pytest.LogCaptureFixture
+    api: ApiServer, lake: Lake, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fill(door, lake, topic, 0, 6)
+    fill(api, lake, topic, 0, 6)
     before = set(lake.files(topic))
     gone = "partition == 0 and offset == 2"
-    done = maintain(door, lake, topic, lambda: lake.table(topic).delete(gone))
+    done = maintain(api, lake, topic, lambda: lake.table(topic).delete(gone))
     assert (done.files_joined, done.files_written, done.joins_given_up) == (5, 1, 1)
     assert values(lake, topic) == [b"%d" % number for number in (0, 1, 3, 4, 5)]
     assert "were changed while they were joined" in caplog.text
@@ -89,12 +89,12 @@ def test_rows_that_went_meanwhile_do_not_come_back(
 
 
 def test_what_changes_each_time_is_left_for_the_next_maintenance(
-    door: Door, lake: Lake, topic: str
+    api: ApiServer, lake: Lake, topic: str
 ) -> None:
-    fill(door, lake, topic, 0, 9)
+    fill(api, lake, topic, 0, 9)
     table = lake.table
     done = maintain(
-        door,
+        api,
         lake,
         topic,
         *(
@@ -103,14 +103,16 @@ def test_what_changes_each_time_is_left_for_the_next_maintenance(
         ),
     )
     assert (done.files_joined, done.joins_given_up) == (0, 3)
-    assert maintain(door, lake, topic).files_joined == 6
+    assert maintain(api, lake, topic).files_joined == 6
     assert values(lake, topic) == [b"%d" % number for number in range(3, 9)]
 
 
-def test_many_small_files_are_the_work_of_several_tasks(door: Door, lake: Lake, topic: str) -> None:
-    fill(door, lake, topic, 0, 9)
+def test_many_small_files_are_the_work_of_several_tasks(
+    api: ApiServer, lake: Lake, topic: str
+) -> None:
+    fill(api, lake, topic, 0, 9)
     size = max(file.file_size_in_bytes for file in live_files(lake.table(topic)))
-    done = maintain(door, lake, topic, target_file_bytes=2 * size + 1)
+    done = maintain(api, lake, topic, target_file_bytes=2 * size + 1)
     assert done.files_joined == 9
     assert 2 <= done.files_written <= 4
     assert values(lake, topic) == [b"%d" % number for number in range(9)]
@@ -120,10 +122,12 @@ def local_path(url: str) -> Path:
     return Path(unquote(urlsplit(url).path))
 
 
-def test_a_flipped_bit_is_an_error_that_names_the_file(door: Door, lake: Lake, topic: str) -> None:
+def test_a_flipped_bit_is_an_error_that_names_the_file(
+    api: ApiServer, lake: Lake, topic: str
+) -> None:
     """Without checksums of pages 20 of 40 flipped bits gave wrong rows and no error."""
-    produce_values(door, topic, [bytes([number % 251]) * 200 for number in range(500)])
-    follow(door, lake, topic)
+    produce_values(api, topic, [bytes([number % 251]) * 200 for number in range(500)])
+    follow(api, lake, topic)
     table = lake.table(topic)
     (file,) = live_files(table)
     path = local_path(file.file_path)
@@ -155,9 +159,9 @@ def test_a_flipped_bit_is_an_error_that_names_the_file(door: Door, lake: Lake, t
 
 
 def test_a_footer_that_says_other_rows_than_the_table_is_damage(
-    door: Door, lake: Lake, topic: str
+    api: ApiServer, lake: Lake, topic: str
 ) -> None:
-    fill(door, lake, topic, 0, 1)
+    fill(api, lake, topic, 0, 1)
     table = lake.table(topic)
     (file,) = live_files(table)
     files, target = TableFiles(files_options(table.io.properties)), target_of(table, 1 << 20)
@@ -165,14 +169,16 @@ def test_a_footer_that_says_other_rows_than_the_table_is_damage(
         list(read_data_file(files, file.file_path, target, row_count=2))
 
 
-def test_a_damaged_file_is_named_and_holds_up_no_other(door: Door, lake: Lake, topic: str) -> None:
-    fill(door, lake, topic, 0, 6, size=300)
+def test_a_damaged_file_is_named_and_holds_up_no_other(
+    api: ApiServer, lake: Lake, topic: str
+) -> None:
+    fill(api, lake, topic, 0, 6, size=300)
     bad = next(iter(live_files(lake.table(topic)))).file_path
     path = local_path(bad)
     content = bytearray(path.read_bytes())
     content[20] ^= 1
     path.write_bytes(content)
-    done = maintain(door, lake, topic)
+    done = maintain(api, lake, topic)
     assert (done.files_joined, done.files_written) == (5, 1)
     assert [entry.split(": ")[0] for entry in done.damaged] == [bad]
     assert {file.file_path for file in live_files(lake.table(topic))} >= {bad}

@@ -18,7 +18,7 @@ from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.tables.maintenance import Maintenance, MaintenanceSummary, maintain_table
 from penstock.pipeline.tables.native import join_natively
 from penstock.pipeline.tables.settings import CatalogSettings, TableSettings
-from support.door import Door
+from support.api_server import ApiServer
 from support.tables import Lake, follow, produce_values
 
 
@@ -69,34 +69,34 @@ class Session:
         return self._rows
 
 
-def maintain(door: Door, lake: Lake, topic: str, failure: str = "") -> MaintenanceSummary:
+def maintain(api: ApiServer, lake: Lake, topic: str, failure: str = "") -> MaintenanceSummary:
     engine = LocalEngine(1)
     engine.session = Session(lake, topic, failure)  # type: ignore[attr-defined]
     upkeep = Maintenance(snapshot_age_ms=0)
-    return maintain_table(door.client, engine, lake.settings(topic), upkeep, is_native=True)
+    return maintain_table(api.client, engine, lake.settings(topic), upkeep, is_native=True)
 
 
 def test_snapshots_stay_while_they_alone_say_what_the_table_holds(
-    door: Door, lake: Lake, topic: str
+    api: ApiServer, lake: Lake, topic: str
 ) -> None:
     """After a rollback the table's property names offsets that its rows don't reach."""
     snapshots = []
     for number in range(3):
-        produce_values(door, topic, [b"%d" % number])
-        snapshots.append(follow(door, lake, topic).snapshot_id)
+        produce_values(api, topic, [b"%d" % number])
+        snapshots.append(follow(api, lake, topic).snapshot_id)
     table = lake.table(topic)
     table.manage_snapshots().rollback_to_snapshot(snapshots[0]).commit()
     # Somebody's own commit, such as joined files: the snapshot with offsets is behind it.
     table.append(table.scan().to_arrow())
-    summary = maintain(door, lake, topic)
+    summary = maintain(api, lake, topic)
     assert summary.snapshots_expired == 0
     assert "rolled back" in summary.not_expired
-    assert follow(door, lake, topic).rows == 2
+    assert follow(api, lake, topic).rows == 2
     assert [value for (value,) in lake.rows(topic, "value")] == [b"0", b"0", b"1", b"2"]
-    summary = maintain(door, lake, topic)
+    summary = maintain(api, lake, topic)
     assert summary.not_expired == ""
     assert summary.snapshots_expired > 0
-    assert follow(door, lake, topic).commits == 0
+    assert follow(api, lake, topic).commits == 0
 
 
 class WithoutTable(Session):
@@ -136,13 +136,15 @@ def test_a_session_is_told_of_s3_as_pyiceberg_is(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("failure", ["org.apache.iceberg.CommitFailedException: 1", "no space"])
-def test_orphans_go_where_expiring_fails(door: Door, lake: Lake, topic: str, failure: str) -> None:
-    produce_values(door, topic, [b"a"])
-    follow(door, lake, topic)
+def test_orphans_go_where_expiring_fails(
+    api: ApiServer, lake: Lake, topic: str, failure: str
+) -> None:
+    produce_values(api, topic, [b"a"])
+    follow(api, lake, topic)
     orphan = Path(lake.table(topic).location().removeprefix("file://")) / "data" / "orphan.parquet"
     orphan.write_bytes(b"x")
     os.utime(orphan, (0, 0))
     with pytest.raises(RetryableError, match=failure):
-        maintain(door, lake, topic, failure)
+        maintain(api, lake, topic, failure)
     assert not orphan.exists()
     assert [value for (value,) in lake.rows(topic, "value")] == [b"a"]

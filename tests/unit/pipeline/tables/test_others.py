@@ -20,7 +20,7 @@ from penstock.pipeline.tables.maintenance import Maintenance, MaintenanceSummary
 from penstock.pipeline.tables.offsets import OFFSETS_PROPERTY
 from penstock.pipeline.tables.settings import CatalogSettings, TableSettings
 from penstock.system import SystemClock
-from support.door import Door
+from support.api_server import ApiServer
 from support.simulated.clock import ManualClock
 from support.tables import Lake, follow, new_record, produce, produce_values, records_of
 
@@ -43,79 +43,79 @@ def foreign_rows(lake: Lake, topic: str, count: int = 1) -> pa.Table:
     return pa.Table.from_pylist([row] * count, schema=lake.table(topic).schema().as_arrow())
 
 
-def maintain(door: Door, lake: Lake, topic: str, **changes: Any) -> MaintenanceSummary:
+def maintain(api: ApiServer, lake: Lake, topic: str, **changes: Any) -> MaintenanceSummary:
     upkeep = Maintenance(**changes)
-    return maintain_table(door.client, LocalEngine(2), lake.settings(topic), upkeep)
+    return maintain_table(api.client, LocalEngine(2), lake.settings(topic), upkeep)
 
 
-def test_a_deleted_topic_leaves_its_table(door: Door, lake: Lake, topic: str) -> None:
-    produce_values(door, topic, [b"a"])
-    follow(door, lake, topic)
-    door.delete(topic)
+def test_a_deleted_topic_leaves_its_table(api: ApiServer, lake: Lake, topic: str) -> None:
+    produce_values(api, topic, [b"a"])
+    follow(api, lake, topic)
+    api.delete(topic)
     with pytest.raises(NotFoundError, match="its table stays as it is"):
-        follow(door, lake, topic)
+        follow(api, lake, topic)
     assert values(lake, topic) == [b"a"]
 
 
 def test_a_topic_that_was_made_anew_is_never_taken_for_the_old_one(
-    door: Door, lake: Lake, topic: str
+    api: ApiServer, lake: Lake, topic: str
 ) -> None:
-    produce_values(door, topic, [b"old"] * 3)
-    follow(door, lake, topic)
-    door.delete(topic)
-    door.create(topic, 1)
-    produce_values(door, topic, [b"new"] * 4)
+    produce_values(api, topic, [b"old"] * 3)
+    follow(api, lake, topic)
+    api.delete(topic)
+    api.create(topic, 1)
+    produce_values(api, topic, [b"new"] * 4)
     with pytest.raises(InvalidRequestError, match="holds rows of topic"):
-        follow(door, lake, topic)
-    (progress,) = door.client.tables(door.topics[topic][0])
+        follow(api, lake, topic)
+    (progress,) = api.client.tables(api.topics[topic][0])
     assert '"status":"stopped"' in progress.state
-    assert follow(door, lake, topic, adopt=True).rows == 4
-    assert follow(door, lake, topic).rows == 0
+    assert follow(api, lake, topic, adopt=True).rows == 4
+    assert follow(api, lake, topic).rows == 0
     assert sorted(values(lake, topic)) == [b"new"] * 4 + [b"old"] * 3
 
 
-def test_a_dropped_table_is_not_silently_made_anew(door: Door, lake: Lake, topic: str) -> None:
-    produce_values(door, topic, [b"a", b"b"])
-    follow(door, lake, topic)
+def test_a_dropped_table_is_not_silently_made_anew(api: ApiServer, lake: Lake, topic: str) -> None:
+    produce_values(api, topic, [b"a", b"b"])
+    follow(api, lake, topic)
     lake.catalog().drop_table(("penstock", topic))
-    produce_values(door, topic, [b"c"])
+    produce_values(api, topic, [b"c"])
     with pytest.raises(InvalidRequestError, match="is gone, though it held partition 0 up to 2"):
-        follow(door, lake, topic)
-    (progress,) = door.client.tables(door.topics[topic][0])
+        follow(api, lake, topic)
+    (progress,) = api.client.tables(api.topics[topic][0])
     assert progress.offsets == [(0, 2)]
-    assert follow(door, lake, topic, restart=True).rows == 3
+    assert follow(api, lake, topic, restart=True).rows == 3
     assert values(lake, topic) == [b"a", b"b", b"c"]
 
 
-def test_foreign_rows_change_no_offsets(door: Door, lake: Lake, topic: str) -> None:
-    produce_values(door, topic, [b"a"])
-    follow(door, lake, topic)
+def test_foreign_rows_change_no_offsets(api: ApiServer, lake: Lake, topic: str) -> None:
+    produce_values(api, topic, [b"a"])
+    follow(api, lake, topic)
     for _ in range(3):
         lake.table(topic).append(foreign_rows(lake, topic))
-    produce_values(door, topic, [b"b"])
-    assert follow(door, lake, topic).rows == 1
+    produce_values(api, topic, [b"b"])
+    assert follow(api, lake, topic).rows == 1
     assert values(lake, topic) == [b"a", b"b"] + [b"foreign"] * 3
 
 
-def test_foreign_deletes_stay_deleted(door: Door, lake: Lake, topic: str) -> None:
-    produce_values(door, topic, [b"a", b"b", b"c"])
-    follow(door, lake, topic)
+def test_foreign_deletes_stay_deleted(api: ApiServer, lake: Lake, topic: str) -> None:
+    produce_values(api, topic, [b"a", b"b", b"c"])
+    follow(api, lake, topic)
     lake.table(topic).delete("offset == 1")
-    produce_values(door, topic, [b"d"])
-    follow(door, lake, topic)
+    produce_values(api, topic, [b"d"])
+    follow(api, lake, topic)
     assert values(lake, topic) == [b"a", b"c", b"d"]
 
 
 def test_offsets_are_found_where_others_expired_all_snapshots_that_say_them(
-    door: Door, lake: Lake, topic: str
+    api: ApiServer, lake: Lake, topic: str
 ) -> None:
-    """And the door's progress is behind, as after a kill between commit and saving."""
-    produce_values(door, topic, [b"a"])
-    follow(door, lake, topic)
-    (before,) = door.client.tables(door.topics[topic][0])
-    produce_values(door, topic, [b"b"])
-    follow(door, lake, topic)
-    door.client.save_table(before)
+    """And the API's progress is behind, as after a kill between commit and saving."""
+    produce_values(api, topic, [b"a"])
+    follow(api, lake, topic)
+    (before,) = api.client.tables(api.topics[topic][0])
+    produce_values(api, topic, [b"b"])
+    follow(api, lake, topic)
+    api.client.save_table(before)
     table = lake.table(topic)
     table.append(foreign_rows(lake, topic))
     current = table.current_snapshot()
@@ -123,19 +123,21 @@ def test_offsets_are_found_where_others_expired_all_snapshots_that_say_them(
     old = [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id != current.snapshot_id]
     table.maintenance.expire_snapshots().by_ids(old).commit()
     assert all(OFFSETS_PROPERTY not in summary_of(s) for s in ancestry(lake.table(topic)))
-    produce_values(door, topic, [b"c"])
-    assert follow(door, lake, topic).rows == 1
+    produce_values(api, topic, [b"c"])
+    assert follow(api, lake, topic).rows == 1
     assert values(lake, topic) == [b"a", b"b", b"c", b"foreign"]
 
 
-def test_after_a_rollback_what_it_took_is_written_again(door: Door, lake: Lake, topic: str) -> None:
-    produce_values(door, topic, [b"a"])
-    first = follow(door, lake, topic).snapshot_id
-    produce_values(door, topic, [b"b"])
-    follow(door, lake, topic)
+def test_after_a_rollback_what_it_took_is_written_again(
+    api: ApiServer, lake: Lake, topic: str
+) -> None:
+    produce_values(api, topic, [b"a"])
+    first = follow(api, lake, topic).snapshot_id
+    produce_values(api, topic, [b"b"])
+    follow(api, lake, topic)
     lake.table(topic).manage_snapshots().rollback_to_snapshot(first).commit()
-    produce_values(door, topic, [b"c"])
-    assert follow(door, lake, topic).rows == 2
+    produce_values(api, topic, [b"c"])
+    assert follow(api, lake, topic).rows == 2
     assert values(lake, topic) == [b"a", b"b", b"c"]
 
 
@@ -151,11 +153,11 @@ def expire_all_but_current(lake: Lake, topic: str) -> None:
 @pytest.mark.parametrize("expires_before", [True, False])
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_after_a_rollback_to_anothers_snapshot_what_it_took_is_written_again(
-    door: Door, lake: Lake, topic: str, mode: str, expires_before: bool
+    api: ApiServer, lake: Lake, topic: str, mode: str, expires_before: bool
 ) -> None:
     """It says no offsets, and what said them is expired, before our next commit or after."""
-    produce(door, topic, 0, [new_record(b"a", b"a")])
-    follow(door, lake, topic, mode=mode)
+    produce(api, topic, 0, [new_record(b"a", b"a")])
+    follow(api, lake, topic, mode=mode)
     table = lake.table(topic)
     table.overwrite(table.scan().to_arrow())
     theirs = lake.table(topic).current_snapshot()
@@ -163,8 +165,8 @@ def test_after_a_rollback_to_anothers_snapshot_what_it_took_is_written_again(
     if expires_before:
         expire_all_but_current(lake, topic)
     for value in (b"b", b"c"):
-        produce(door, topic, 0, [new_record(value, value)])
-        follow(door, lake, topic, mode=mode)
+        produce(api, topic, 0, [new_record(value, value)])
+        follow(api, lake, topic, mode=mode)
     if not expires_before:
         table = lake.table(topic)
         old = [
@@ -175,24 +177,24 @@ def test_after_a_rollback_to_anothers_snapshot_what_it_took_is_written_again(
         table.maintenance.expire_snapshots().by_ids(old).commit()
     lake.table(topic).manage_snapshots().rollback_to_snapshot(theirs.snapshot_id).commit()
     assert values(lake, topic) == [b"a"]
-    assert follow(door, lake, topic, mode=mode).rows == 2
+    assert follow(api, lake, topic, mode=mode).rows == 2
     assert values(lake, topic) == [b"a", b"b", b"c"]
     # And again, with somebody's next snapshot on top, and all others gone.
     lake.table(topic).manage_snapshots().rollback_to_snapshot(theirs.snapshot_id).commit()
     expire_all_but_current(lake, topic)
     table = lake.table(topic)
     table.overwrite(table.scan().to_arrow())
-    produce(door, topic, 0, [new_record(b"d", b"d")])
-    assert follow(door, lake, topic, mode=mode).rows == 3
+    produce(api, topic, 0, [new_record(b"d", b"d")])
+    assert follow(api, lake, topic, mode=mode).rows == 3
     assert values(lake, topic) == [b"a", b"b", b"c", b"d"]
 
 
 @pytest.mark.parametrize("change", ["drop", "retype", "require"])
 def test_a_changed_column_of_ours_stops_the_table(
-    door: Door, lake: Lake, topic: str, change: str
+    api: ApiServer, lake: Lake, topic: str, change: str
 ) -> None:
-    produce_values(door, topic, [b"a"])
-    follow(door, lake, topic)
+    produce_values(api, topic, [b"a"])
+    follow(api, lake, topic)
     with lake.table(topic).update_schema(allow_incompatible_changes=True) as update:
         if change == "drop":
             update.delete_column("value")
@@ -200,83 +202,83 @@ def test_a_changed_column_of_ours_stops_the_table(
             update.rename_column("value", "payload")
         else:
             update.update_column("key", required=True)
-    produce_values(door, topic, [b"b"])
+    produce_values(api, topic, [b"b"])
     with pytest.raises(InvalidRequestError, match=r"column (value|key)"):
-        follow(door, lake, topic)
+        follow(api, lake, topic)
 
 
-def test_columns_of_others_are_null_in_our_rows(door: Door, lake: Lake, topic: str) -> None:
+def test_columns_of_others_are_null_in_our_rows(api: ApiServer, lake: Lake, topic: str) -> None:
     from pyiceberg.types import StringType
 
-    produce_values(door, topic, [b"a"])
-    follow(door, lake, topic)
+    produce_values(api, topic, [b"a"])
+    follow(api, lake, topic)
     with lake.table(topic).update_schema() as update:
         update.add_column("note", StringType())
-    produce_values(door, topic, [b"b"])
-    follow(door, lake, topic)
+    produce_values(api, topic, [b"b"])
+    follow(api, lake, topic)
     assert lake.rows(topic, "value", "note") == [(b"a", None), (b"b", None)]
 
 
-def test_a_changed_partition_spec_is_followed(door: Door, lake: Lake, topic: str) -> None:
-    produce_values(door, topic, [b"a"])
-    follow(door, lake, topic)
+def test_a_changed_partition_spec_is_followed(api: ApiServer, lake: Lake, topic: str) -> None:
+    produce_values(api, topic, [b"a"])
+    follow(api, lake, topic)
     with lake.table(topic).update_spec() as update:
         update.add_identity("partition")
-    produce_values(door, topic, [b"b"])
-    produce_values(door, topic, [b"c"], partition=1)
-    assert follow(door, lake, topic).files == 2
+    produce_values(api, topic, [b"b"])
+    produce_values(api, topic, [b"c"], partition=1)
+    assert follow(api, lake, topic).files == 2
     assert values(lake, topic) == [b"a", b"b", b"c"]
 
 
-def test_somebody_s_table_is_not_written_into(door: Door, lake: Lake, topic: str) -> None:
+def test_somebody_s_table_is_not_written_into(api: ApiServer, lake: Lake, topic: str) -> None:
     other = f"{topic}-x"
-    door.create(other)
-    produce_values(door, topic, [b"a"])
-    produce_values(door, other, [b"x"])
-    follow(door, lake, topic)
+    api.create(other)
+    produce_values(api, topic, [b"a"])
+    produce_values(api, other, [b"x"])
+    follow(api, lake, topic)
     with pytest.raises(InvalidRequestError, match="holds rows of topic"):
-        follow(door, lake, other, table=f"penstock.{topic}")
+        follow(api, lake, other, table=f"penstock.{topic}")
 
 
-def test_a_new_partition_starts_at_its_first_record(door: Door, lake: Lake, topic: str) -> None:
-    produce_values(door, topic, [b"a"])
-    follow(door, lake, topic)
-    produce_values(door, topic, [b"b"], partition=1)
-    assert follow(door, lake, topic).offsets == {0: 1, 1: 1}
+def test_a_new_partition_starts_at_its_first_record(api: ApiServer, lake: Lake, topic: str) -> None:
+    produce_values(api, topic, [b"a"])
+    follow(api, lake, topic)
+    produce_values(api, topic, [b"b"], partition=1)
+    assert follow(api, lake, topic).offsets == {0: 1, 1: 1}
 
 
-def test_small_files_are_joined_and_rows_stay(door: Door, lake: Lake, topic: str) -> None:
+def test_small_files_are_joined_and_rows_stay(api: ApiServer, lake: Lake, topic: str) -> None:
     for number in range(6):
-        produce_values(door, topic, [b"%d" % number])
-        follow(door, lake, topic)
-    done = maintain(door, lake, topic)
+        produce_values(api, topic, [b"%d" % number])
+        follow(api, lake, topic)
+    done = maintain(api, lake, topic)
     assert (done.files_joined, done.files_written) == (6, 1)
     assert len(list(lake.table(topic).scan().plan_files())) == 1
     assert values(lake, topic) == [b"%d" % number for number in range(6)]
-    assert maintain(door, lake, topic).files_joined == 0
-    produce_values(door, topic, [b"more"])
-    assert follow(door, lake, topic).rows == 1
+    assert maintain(api, lake, topic).files_joined == 0
+    produce_values(api, topic, [b"more"])
+    assert follow(api, lake, topic).rows == 1
 
 
 def test_joining_leaves_a_column_that_was_renamed_in_place(
-    door: Door, lake: Lake, topic: str
+    api: ApiServer, lake: Lake, topic: str
 ) -> None:
     from pyiceberg.types import StringType
 
-    produce_values(door, topic, [b"a"])
-    follow(door, lake, topic)
+    produce_values(api, topic, [b"a"])
+    follow(api, lake, topic)
     with lake.table(topic).update_schema() as update:
         update.add_column("note", StringType())
     rows = foreign_rows(lake, topic).drop_columns(["note"]).append_column("note", pa.array(["n"]))
     lake.table(topic).append(rows)
     with lake.table(topic).update_schema() as update:
         update.rename_column("note", "remark")
-    assert maintain(door, lake, topic, files_min=1).files_joined == 2
+    assert maintain(api, lake, topic, files_min=1).files_joined == 2
     assert lake.rows(topic, "value", "remark") == [(b"a", None), (b"foreign", "n")]
 
 
 def test_rows_that_others_deleted_by_position_do_not_come_back(
-    door: Door, lake: Lake, topic: str
+    api: ApiServer, lake: Lake, topic: str
 ) -> None:
     """PyIceberg rewrites files; so what another engine would write is made by hand."""
     from pyiceberg.manifest import DataFileContent
@@ -284,8 +286,8 @@ def test_rows_that_others_deleted_by_position_do_not_come_back(
     from penstock.pipeline.tables import join
 
     for value in (b"a", b"b", b"c", b"d"):
-        produce_values(door, topic, [value])
-        follow(door, lake, topic)
+        produce_values(api, topic, [value])
+        follow(api, lake, topic)
     real = join.live_files
 
     def with_deletes(table: Any) -> Any:
@@ -295,13 +297,13 @@ def test_rows_that_others_deleted_by_position_do_not_come_back(
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(join, "live_files", with_deletes)
-        assert maintain(door, lake, topic).files_joined == 0
+        assert maintain(api, lake, topic).files_joined == 0
 
 
-def test_old_snapshots_expire_and_their_files_go(door: Door, lake: Lake, topic: str) -> None:
+def test_old_snapshots_expire_and_their_files_go(api: ApiServer, lake: Lake, topic: str) -> None:
     for number in range(5):
-        produce_values(door, topic, [b"%d" % number])
-        follow(door, lake, topic)
+        produce_values(api, topic, [b"%d" % number])
+        follow(api, lake, topic)
     orphan = lake.folder / "penstock" / topic / "data" / "killed.parquet"
     orphan.write_bytes(b"an attempt that was killed")
     recent = lake.folder / "penstock" / topic / "data" / "now.parquet"
@@ -311,52 +313,54 @@ def test_old_snapshots_expire_and_their_files_go(door: Door, lake: Lake, topic: 
         if path.is_file() and path != recent:
             os.utime(path, (long_ago, long_ago))
     # What maintenance writes itself is new, and what it replaces is old.
-    done = maintain(door, lake, topic, snapshot_age_ms=-HOUR_MS, orphan_age_ms=HOUR_MS)
+    done = maintain(api, lake, topic, snapshot_age_ms=-HOUR_MS, orphan_age_ms=HOUR_MS)
     assert done.snapshots_expired == 5
     assert done.orphans_deleted >= 6, "five small files and the orphan"
     assert not orphan.exists()
     assert recent.exists()
     assert values(lake, topic) == [b"%d" % number for number in range(5)]
-    produce_values(door, topic, [b"more"])
-    assert follow(door, lake, topic).rows == 1
+    produce_values(api, topic, [b"more"])
+    assert follow(api, lake, topic).rows == 1
     assert len(values(lake, topic)) == 6
 
 
-def test_the_newest_snapshot_with_offsets_never_expires(door: Door, lake: Lake, topic: str) -> None:
-    produce_values(door, topic, [b"a"])
-    follow(door, lake, topic)
+def test_the_newest_snapshot_with_offsets_never_expires(
+    api: ApiServer, lake: Lake, topic: str
+) -> None:
+    produce_values(api, topic, [b"a"])
+    follow(api, lake, topic)
     for _ in range(2):
         lake.table(topic).append(foreign_rows(lake, topic))
-    maintain(door, lake, topic, snapshot_age_ms=-HOUR_MS)
+    maintain(api, lake, topic, snapshot_age_ms=-HOUR_MS)
     properties = lake.table(topic)
     with properties.transaction() as transaction:
         transaction.remove_properties(OFFSETS_PROPERTY)
-    door.client.drop_table(door.topics[topic][0], f"penstock.{topic}")
-    assert follow(door, lake, topic).rows == 0
+    api.client.drop_table(api.topics[topic][0], f"penstock.{topic}")
+    assert follow(api, lake, topic).rows == 0
     assert len(values(lake, topic)) == 3
 
 
 def test_dead_letters_that_wait_are_no_orphans(
-    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penstock.pipeline.client import DoorClient
+    from penstock.pipeline.client import PipelineClient
     from support.tables import KilledError
 
-    produce(door, topic, 0, [new_record(b"bad", b"", timestamp_ms=2**62)])
+    produce(api, topic, 0, [new_record(b"bad", b"", timestamp_ms=2**62)])
 
     def killed(*_: Any) -> None:
         raise KilledError
 
     with monkeypatch.context() as patched:
-        patched.setattr(DoorClient, "write", killed)
+        patched.setattr(PipelineClient, "write", killed)
         with pytest.raises(KilledError):
-            follow(door, lake, topic)
+            follow(api, lake, topic)
     long_ago = dt.datetime(2020, 1, 1, tzinfo=dt.UTC).timestamp()
     for path in lake.files(topic):
         os.utime(path, (long_ago, long_ago))
-    maintain(door, lake, topic)
-    follow(door, lake, topic)
-    assert [record.key for record in records_of(door, f"{topic}.dlq")] == [b"bad"]
+    maintain(api, lake, topic)
+    follow(api, lake, topic)
+    assert [record.key for record in records_of(api, f"{topic}.dlq")] == [b"bad"]
 
 
 @pytest.mark.parametrize(
@@ -379,11 +383,11 @@ def test_dead_letters_that_wait_are_no_orphans(
     ],
 )
 def test_secrets_are_refused_as_properties(
-    door: Door, topic: str, tmp_path: Path, key: str, value: str
+    api: ApiServer, topic: str, tmp_path: Path, key: str, value: str
 ) -> None:
     catalog = CatalogSettings(warehouse=str(tmp_path), properties={key: value})
     with pytest.raises(InvalidRequestError, match=r"is a secret|holds a password") as caught:
-        run_table_once(door.client, LocalEngine(1), TableSettings(topic=topic, catalog=catalog))
+        run_table_once(api.client, LocalEngine(1), TableSettings(topic=topic, catalog=catalog))
     assert "hidden" not in str(caught.value)
 
 
@@ -408,11 +412,11 @@ def test_a_secret_in_the_warehouse_is_refused() -> None:
 
 
 def test_a_warehouse_s_name_that_pyiceberg_would_cut(
-    door: Door, topic: str, tmp_path: Path
+    api: ApiServer, topic: str, tmp_path: Path
 ) -> None:
     catalog = CatalogSettings(warehouse=str(tmp_path / "a#b"))
     with pytest.raises(InvalidRequestError, match="has a # or"):
-        run_table_once(door.client, LocalEngine(1), TableSettings(topic=topic, catalog=catalog))
+        run_table_once(api.client, LocalEngine(1), TableSettings(topic=topic, catalog=catalog))
 
 
 def test_a_catalog_whose_tables_can_t_be_made_is_closed(
@@ -443,29 +447,31 @@ def test_a_catalog_that_somebody_else_makes_the_tables_of(tmp_path: Path) -> Non
         catalog.list_namespaces()
 
 
-def test_upkeep_by_a_clock_that_is_ahead_takes_nothing(door: Door, lake: Lake, topic: str) -> None:
+def test_upkeep_by_a_clock_that_is_ahead_takes_nothing(
+    api: ApiServer, lake: Lake, topic: str
+) -> None:
     """A driver's clock alone: the server's says that all is young."""
     for value in (b"a", b"b"):
-        produce_values(door, topic, [value])
-        follow(door, lake, topic)
+        produce_values(api, topic, [value])
+        follow(api, lake, topic)
     orphan = lake.folder / "penstock" / topic / "data" / "of-another-driver.parquet"
     orphan.write_bytes(b"just written, and not committed yet")
     ahead = ManualClock(now_ms=SystemClock().now_ms() + 365 * 24 * HOUR_MS)
     done = maintain_table(
-        door.client, LocalEngine(2), lake.settings(topic), Maintenance(), clock=ahead
+        api.client, LocalEngine(2), lake.settings(topic), Maintenance(), clock=ahead
     )
     assert (done.snapshots_expired, done.orphans_deleted) == (0, 0)
     assert orphan.exists()
 
 
 def test_offsets_of_many_partitions_lie_in_files_that_upkeep_keeps(
-    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each commit repeats all snapshots' summaries: 62 MB of metadata at 1,000 partitions."""
     monkeypatch.setattr("penstock.pipeline.tables.commit.INLINE_BYTES_MAX", 10)
     for number in range(5):
-        produce_values(door, topic, [b"%d" % number])
-        follow(door, lake, topic)
+        produce_values(api, topic, [b"%d" % number])
+        follow(api, lake, topic)
     said = [summary_of(snapshot)[OFFSETS_PROPERTY] for snapshot in ancestry(lake.table(topic))]
     assert len(set(said)) == 5
     assert all(text.startswith('{"version":2,"topics":{},"file":') for text in said)
@@ -476,28 +482,28 @@ def test_offsets_of_many_partitions_lie_in_files_that_upkeep_keeps(
         if path.is_file():
             os.utime(path, (long_ago, long_ago))
     # A join says what the snapshot before it said, and what names no snapshot goes.
-    done = maintain(door, lake, topic, snapshot_age_ms=-HOUR_MS, orphan_age_ms=HOUR_MS)
+    done = maintain(api, lake, topic, snapshot_age_ms=-HOUR_MS, orphan_age_ms=HOUR_MS)
     assert (done.files_joined, done.snapshots_expired) == (5, 5)
     assert len(list(folder.iterdir())) == 1
-    produce_values(door, topic, [b"more"])
-    assert follow(door, lake, topic).rows == 1
+    produce_values(api, topic, [b"more"])
+    assert follow(api, lake, topic).rows == 1
     assert values(lake, topic) == [*(b"%d" % number for number in range(5)), b"more"]
 
 
 def test_offsets_whose_file_is_gone_stop_the_table(
-    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.pipeline.tables.commit.INLINE_BYTES_MAX", 10)
-    produce_values(door, topic, [b"a"])
-    follow(door, lake, topic)
+    produce_values(api, topic, [b"a"])
+    follow(api, lake, topic)
     (file,) = (lake.folder / "penstock" / topic / "penstock-offsets").iterdir()
     content = file.read_bytes()
     file.unlink()
-    produce_values(door, topic, [b"b"])
+    produce_values(api, topic, [b"b"])
     with pytest.raises(NotFoundError, match=file.name):
-        follow(door, lake, topic)
+        follow(api, lake, topic)
     file.write_bytes(content)
-    assert follow(door, lake, topic).rows == 1
+    assert follow(api, lake, topic).rows == 1
 
 
 def test_configs_say_what_upkeep_keeps_unless_it_is_told() -> None:
@@ -510,10 +516,10 @@ def test_configs_say_what_upkeep_keeps_unless_it_is_told() -> None:
     assert Maintenance().ages_ms({}) == (24 * HOUR_MS, 72 * HOUR_MS)
 
 
-def test_snapshots_expire_as_the_topics_config_says(door: Door, lake: Lake, topic: str) -> None:
+def test_snapshots_expire_as_the_topics_config_says(api: ApiServer, lake: Lake, topic: str) -> None:
     for number in range(3):
-        produce_values(door, topic, [b"%d" % number])
-        follow(door, lake, topic)
-    assert maintain(door, lake, topic).snapshots_expired == 0
-    door.alter(topic, {"penstock.table.snapshot.retention.ms": "0"})
-    assert maintain(door, lake, topic).snapshots_expired == 2
+        produce_values(api, topic, [b"%d" % number])
+        follow(api, lake, topic)
+    assert maintain(api, lake, topic).snapshots_expired == 0
+    api.alter(topic, {"penstock.table.snapshot.retention.ms": "0"})
+    assert maintain(api, lake, topic).snapshots_expired == 2

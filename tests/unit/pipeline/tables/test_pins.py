@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from pyiceberg.table.snapshots import SnapshotLogEntry
 
 from penstock.model.errors import InvalidRequestError
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.lease import JobLease
 from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
 from penstock.pipeline.tables.pins import kept_from_ms, pinned_since_ms
-from support.door import Door
+from support.api_server import ApiServer
 from support.tables import Lake, follow, produce_values
 
 MINUTE_MS = 60_000
@@ -40,34 +40,34 @@ def test_the_snapshot_that_was_current_at_the_pin_and_all_later_ones_stay(
 
 
 def test_snapshots_and_files_of_a_pinned_table_stay(
-    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic_id = door.topics[topic][0]
+    topic_id = api.topics[topic][0]
     for number in range(4):
-        produce_values(door, topic, [b"%d" % number])
-        follow(door, lake, topic)
+        produce_values(api, topic, [b"%d" % number])
+        follow(api, lake, topic)
     read = lake.table(topic).current_snapshot()
     files = lake.files(topic)
     upkeep = Maintenance(snapshot_age_ms=0, orphan_age_ms=0, files_min=2)
 
     def maintain() -> int:
         settings = lake.settings(topic)
-        return maintain_table(door.client, LocalEngine(1), settings, upkeep).snapshots_expired
+        return maintain_table(api.client, LocalEngine(1), settings, upkeep).snapshots_expired
 
-    with JobLease(door.client, kind="pin", name=topic_id):
-        assert pinned_since_ms(door.client, topic_id) is not None
+    with JobLease(api.client, kind="pin", name=topic_id):
+        assert pinned_since_ms(api.client, topic_id) is not None
         assert maintain() == 0
-        produce_values(door, topic, [b"4"])
-        follow(door, lake, topic)
+        produce_values(api, topic, [b"4"])
+        follow(api, lake, topic)
         assert maintain() == 0
         assert set(files) < set(lake.files(topic)), "joined, and the old ones are there"
         assert lake.table(topic).snapshot_by_id(read.snapshot_id) is not None
-    with JobLease(door.client, kind="pin", name="0" * 32):
+    with JobLease(api.client, kind="pin", name="0" * 32):
         assert maintain() > 0, "a pin of another topic"
     assert not set(files) & set(lake.files(topic))
 
-    def older(_: DoorClient) -> None:
+    def older(_: PipelineClient) -> None:
         raise InvalidRequestError("list", "jobs", "there is no such call")
 
-    monkeypatch.setattr(DoorClient, "jobs", older)
-    assert pinned_since_ms(door.client, topic_id) is None
+    monkeypatch.setattr(PipelineClient, "jobs", older)
+    assert pinned_since_ms(api.client, topic_id) is None

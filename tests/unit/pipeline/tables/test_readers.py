@@ -19,7 +19,7 @@ from penstock.pipeline.tables.job import run_table_once
 from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
 from penstock.pipeline.tables.schema_text import SchemaText
 from penstock.pipeline.tables.settings import CatalogSettings, TableSettings
-from support.door import Door
+from support.api_server import ApiServer
 from support.rest_catalog import serve_rest_catalog
 from support.s3 import S3Server
 from support.tables import Lake, follow, new_record, produce, produce_values
@@ -52,9 +52,9 @@ def s3_environment(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     return s3
 
 
-def test_duckdb_reads_a_table_and_what_became_of_it(door: Door, lake: Lake, topic: str) -> None:
-    produce(door, topic, 0, [new_record(b"k", b"1", headers=[("h", b"x")])] * 3)
-    follow(door, lake, topic)
+def test_duckdb_reads_a_table_and_what_became_of_it(api: ApiServer, lake: Lake, topic: str) -> None:
+    produce(api, topic, 0, [new_record(b"k", b"1", headers=[("h", b"x")])] * 3)
+    follow(api, lake, topic)
     connection = duck()
     query = (
         'SELECT "partition", count(*), max("offset"), any_value(headers[1].key) '
@@ -62,18 +62,18 @@ def test_duckdb_reads_a_table_and_what_became_of_it(door: Door, lake: Lake, topi
     )
     location = lake.table(topic).metadata_location
     assert connection.execute(query, [location]).fetchall() == [(0, 3, 2, "h")]
-    produce_values(door, topic, [b"2"], partition=1)
-    follow(door, lake, topic)
+    produce_values(api, topic, [b"2"], partition=1)
+    follow(api, lake, topic)
     location = lake.table(topic).metadata_location
     assert connection.execute(query, [location]).fetchall() == [(0, 3, 2, "h"), (1, 1, 0, None)]
     connection.close()
 
 
-def test_duckdb_reads_an_upserted_table(door: Door, lake: Lake, topic: str) -> None:
+def test_duckdb_reads_an_upserted_table(api: ApiServer, lake: Lake, topic: str) -> None:
     for number in range(3):
-        produce(door, topic, 0, [new_record(b"%d" % key, b"%d" % number) for key in range(5)])
-        produce(door, topic, 0, [new_record(b"4", None)])
-        follow(door, lake, topic, mode="upsert", buckets=2)
+        produce(api, topic, 0, [new_record(b"%d" % key, b"%d" % number) for key in range(5)])
+        produce(api, topic, 0, [new_record(b"4", None)])
+        follow(api, lake, topic, mode="upsert", buckets=2)
     connection = duck()
     location = lake.table(topic).metadata_location
     found = connection.execute(
@@ -83,9 +83,11 @@ def test_duckdb_reads_an_upserted_table(door: Door, lake: Lake, topic: str) -> N
     connection.close()
 
 
-def test_files_have_the_ids_of_columns_and_statistics(door: Door, lake: Lake, topic: str) -> None:
-    produce_values(door, topic, [b"a", b"b"])
-    follow(door, lake, topic)
+def test_files_have_the_ids_of_columns_and_statistics(
+    api: ApiServer, lake: Lake, topic: str
+) -> None:
+    produce_values(api, topic, [b"a", b"b"])
+    follow(api, lake, topic)
     (task,) = lake.table(topic).scan().plan_files()
     schema = lake.table(topic).schema()
     stored = pq.read_schema(task.file.file_path.removeprefix("file://"))
@@ -100,18 +102,18 @@ def test_files_have_the_ids_of_columns_and_statistics(door: Door, lake: Lake, to
 
 
 def test_a_warehouse_in_s3(
-    door: Door, topic: str, s3_environment: S3Server, tmp_path: Path
+    api: ApiServer, topic: str, s3_environment: S3Server, tmp_path: Path
 ) -> None:
     bucket = s3_environment.make_bucket()
     catalog = CatalogSettings(
         warehouse=f"s3://{bucket}/lake", properties={"uri": f"sqlite:///{tmp_path / 'c.db'}"}
     )
     settings = TableSettings(topic=topic, catalog=catalog, mode="upsert", buckets=2)
-    produce(door, topic, 0, [new_record(b"a", b"1"), new_record(b"b", b"1"), new_record(None, b"")])
-    summary = run_table_once(door.client, LocalEngine(2), settings)
+    produce(api, topic, 0, [new_record(b"a", b"1"), new_record(b"b", b"1"), new_record(None, b"")])
+    summary = run_table_once(api.client, LocalEngine(2), settings)
     assert (summary.rows, summary.bad_records) == (2, 1)
-    produce(door, topic, 0, [new_record(b"a", b"2"), new_record(b"b", None)])
-    run_table_once(door.client, LocalEngine(2), settings)
+    produce(api, topic, 0, [new_record(b"a", b"2"), new_record(b"b", None)])
+    run_table_once(api.client, LocalEngine(2), settings)
     lake = Lake(tmp_path)
     with open_catalog(catalog) as opened:
         table = opened.load_table(("penstock", topic))
@@ -120,24 +122,24 @@ def test_a_warehouse_in_s3(
     assert rows.column("value").to_pylist() == [b"2"]
     assert table.location().startswith(f"s3://{bucket}/lake")
     upkeep = Maintenance(files_min=1, snapshot_age_ms=-3_600_000, orphan_age_ms=-3_600_000)
-    done = maintain_table(door.client, LocalEngine(2), settings, upkeep)
+    done = maintain_table(api.client, LocalEngine(2), settings, upkeep)
     assert done.orphans_deleted > 0
     with open_catalog(catalog) as opened:
         assert opened.load_table(("penstock", topic)).scan().to_arrow().num_rows == 1
-    # Nothing that is stored, or said to the door, holds a key of S3.
+    # Nothing that is stored, or said to the API, holds a key of S3.
     secret = os.environ["AWS_SECRET_ACCESS_KEY"]
     assert secret not in table.metadata.model_dump_json()
-    assert secret not in repr(door.client.tables()) + repr(settings) + repr(lake)
+    assert secret not in repr(api.client.tables()) + repr(settings) + repr(lake)
 
 
-def test_s3_without_a_catalog_says_what_is_missing(door: Door, topic: str) -> None:
+def test_s3_without_a_catalog_says_what_is_missing(api: ApiServer, topic: str) -> None:
     settings = TableSettings(topic=topic, catalog=CatalogSettings(warehouse="s3://bucket/lake"))
     with pytest.raises(InvalidRequestError, match="where a SQLite catalog could be"):
-        run_table_once(door.client, LocalEngine(1), settings)
+        run_table_once(api.client, LocalEngine(1), settings)
 
 
 def test_a_rest_catalog_s_lost_reply(
-    door: Door, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit happened, and nobody was told: it is found, not repeated."""
     with serve_rest_catalog(tmp_path, (tmp_path / "warehouse").as_uri()) as rest:
@@ -147,9 +149,9 @@ def test_a_rest_catalog_s_lost_reply(
             properties={"type": "rest", "uri": rest.url},
         )
         settings = TableSettings(topic=topic, catalog=catalog)
-        produce_values(door, topic, [b"a"])
-        assert run_table_once(door.client, LocalEngine(1), settings).rows == 1
-        produce_values(door, topic, [b"b"])
+        produce_values(api, topic, [b"a"])
+        assert run_table_once(api.client, LocalEngine(1), settings).rows == 1
+        produce_values(api, topic, [b"b"])
         lost: list[str] = []
 
         def lose(path: str) -> None:
@@ -158,7 +160,7 @@ def test_a_rest_catalog_s_lost_reply(
 
         rest.before_answer = lose
         monkeypatch.setattr("penstock.pipeline.tables.job._REST_S", 0.01)
-        summary = run_table_once(door.client, LocalEngine(1), settings)
+        summary = run_table_once(api.client, LocalEngine(1), settings)
         assert (summary.rows, len(lost)) == (1, 1)
         rows = rest.catalog.load_table(("penstock", topic)).scan().to_arrow()
         assert sorted(rows.column("value").to_pylist()) == [b"a", b"b"]
@@ -169,7 +171,7 @@ AWKWARD = [b"a b", b"a/b", b"a%2Fb", b"\xc3\xbc#?", b"x=y&z+", b"~.."]
 
 @pytest.mark.parametrize("place", ["local", "s3"])
 def test_files_of_awkward_partitions_and_folders_are_found_again(
-    door: Door, topic: str, s3_environment: S3Server, tmp_path: Path, place: str
+    api: ApiServer, topic: str, s3_environment: S3Server, tmp_path: Path, place: str
 ) -> None:
     """Partition values go into paths quoted, and nobody may unquote them."""
     warehouse = str(tmp_path / "ware house%20ü")
@@ -187,10 +189,10 @@ def test_files_of_awkward_partitions_and_folders_are_found_again(
         value_schema=schema,
         partition="identity(s)",
     )
-    produce_values(door, topic, [bytes([2 * len(value)]) + value for value in AWKWARD])
-    assert run_table_once(door.client, LocalEngine(1), settings).files == len(AWKWARD)
+    produce_values(api, topic, [bytes([2 * len(value)]) + value for value in AWKWARD])
+    assert run_table_once(api.client, LocalEngine(1), settings).files == len(AWKWARD)
     upkeep = Maintenance(files_min=1, snapshot_age_ms=-3_600_000, orphan_age_ms=-3_600_000)
-    done = maintain_table(door.client, LocalEngine(1), settings, upkeep)
+    done = maintain_table(api.client, LocalEngine(1), settings, upkeep)
     assert done.files_joined == len(AWKWARD)
     with open_catalog(catalog) as opened:
         rows = opened.load_table(("penstock", topic)).scan().to_arrow()

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from penstock.cli.main import root
 from penstock.state.read.loss_queries import NotedKind
-from support.door import NOW_MS, Door
+from support.api_server import NOW_MS, ApiServer
 from support.tables import Lake, follow, new_record, produce, records_of
 
 RECORDS = [
@@ -23,16 +23,16 @@ RECORDS = [
 
 
 @pytest.fixture
-def lost(door: Door, lake: Lake, topic: str) -> Iterator[str]:
+def lost(api: ApiServer, lake: Lake, topic: str) -> Iterator[str]:
     """A topic whose table is whole, and whose first partition's one run is damaged."""
     name = f"{topic}lost"
-    before = set(objects(door))
-    door.create(name, 2, {"penstock.durability": "object"})
-    produce(door, name, 0, RECORDS)
-    produce(door, name, 1, [new_record(b"other", b"partition")])
-    follow(door, lake, name)
+    before = set(objects(api))
+    api.create(name, 2, {"penstock.durability": "object"})
+    produce(api, name, 0, RECORDS)
+    produce(api, name, 1, [new_record(b"other", b"partition")])
+    follow(api, lake, name)
     # Other tests' topics have the same records in objects of their own.
-    new = set(objects(door)) - before
+    new = set(objects(api)) - before
     kept = [path for path in sorted(new) if b"v4v4v4" in path.read_bytes()]
     assert kept
     for path in kept:
@@ -40,38 +40,38 @@ def lost(door: Door, lake: Lake, topic: str) -> Iterator[str]:
         with path.open("r+b") as file:
             file.seek(path.read_bytes().index(b"v4v4v4"))
             file.write(b"V")
-    forget_memory(door)
-    scanned = repair(door, "--scan")
+    forget_memory(api)
+    scanned = repair(api, "--scan")
     assert scanned.exit_code == 1, scanned.output
     yield name
     # The server is other tests', too.
-    repair(door, "--accept-loss")
+    repair(api, "--accept-loss")
 
 
-def objects(door: Door) -> list[Path]:
-    return sorted((door.server.parts.layout.root / "objects/segments").rglob("*.seg"))
+def objects(api: ApiServer) -> list[Path]:
+    return sorted((api.server.parts.layout.root / "objects/segments").rglob("*.seg"))
 
 
-def forget_memory(door: Door) -> None:
+def forget_memory(api: ApiServer) -> None:
     async def forget() -> None:
-        log = door.server.parts.log
+        log = api.server.parts.log
         for key in list(log.tail.partitions()):
             log.tail.forget(key)
         for block in list(log.blocks._blocks):
             log.blocks.drop(block)
 
-    door.on_loop(forget())
+    api.on_loop(forget())
 
 
-def repair(door: Door, *arguments: str) -> Result:
-    assert door.server.http_address is not None
-    host, port = door.server.http_address
+def repair(api: ApiServer, *arguments: str) -> Result:
+    assert api.server.http_address is not None
+    host, port = api.server.http_address
     return CliRunner().invoke(root, ["repair", "--http", f"{host}:{port}", *arguments])
 
 
-def from_table(door: Door, lake: Lake, name: str, *arguments: str, table: str = "") -> Result:
+def from_table(api: ApiServer, lake: Lake, name: str, *arguments: str, table: str = "") -> Result:
     return repair(
-        door,
+        api,
         "--from-table",
         table or f"penstock.{name}",
         "--topic",
@@ -82,67 +82,67 @@ def from_table(door: Door, lake: Lake, name: str, *arguments: str, table: str = 
     )
 
 
-def status(door: Door, what: NotedKind, name: str) -> list[tuple[int, int]]:
-    log = door.server.parts.log
+def status(api: ApiServer, what: NotedKind, name: str) -> list[tuple[int, int]]:
+    log = api.server.parts.log
     queries = log.reader._queries
     rows = queries.noted_ranges(what, 100)
     return [(start, end) for key, start, end, _ in rows if log.partition_name(key) == f"{name}-0"]
 
 
 def test_a_lost_run_comes_back_from_the_table(
-    door: Door, lake: Lake, lost: str, caplog: pytest.LogCaptureFixture
+    api: ApiServer, lake: Lake, lost: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lists = from_table(door, lake, lost)
+    lists = from_table(api, lake, lost)
     assert lists.exit_code == 1
     assert f"{lost}-0 offsets 0 to 3 (damaged): from penstock.{lost}" in lists.stderr
     assert "a table does not have: producer ids" in lists.stderr
     assert "nothing was done: give --yes to do it" in lists.stderr
-    assert status(door, "rebuilt_ranges", lost) == []
-    done = from_table(door, lake, lost, "--yes", "--json")
+    assert status(api, "rebuilt_ranges", lost) == []
+    done = from_table(api, lake, lost, "--yes", "--json")
     assert done.exit_code == 0, done.output
     assert "a table does not have" in done.stderr, "also where nothing is asked"
     (rebuilt,) = json.loads(done.stdout)["rebuilt"]
     assert (rebuilt["filled"], rebuilt["lost"]) == ([[0, 4]], [])
-    forget_memory(door)
-    found = records_of(door, lost)
+    forget_memory(api)
+    found = records_of(api, lost)
     assert [(one.key, one.value, one.headers, one.timestamp) for one in found] == [
         (one.key, one.value, one.headers, one.timestamp) for one in RECORDS
     ]
-    assert status(door, "rebuilt_ranges", lost) == [(0, 4)]
-    assert status(door, "lost_ranges", lost) == []
+    assert status(api, "rebuilt_ranges", lost) == [(0, 4)]
+    assert status(api, "lost_ranges", lost) == []
     assert f"{lost}-0 offsets 0 to 3 were encoded again from a table" in caplog.text
-    again = from_table(door, lake, lost, "--yes")
+    again = from_table(api, lake, lost, "--yes")
     assert again.exit_code == 0
     assert f"{lost} has no lost record without a copy" in again.stderr
 
 
-def test_a_loss_that_was_accepted_is_filled(door: Door, lake: Lake, lost: str) -> None:
-    assert repair(door, "--accept-loss").exit_code == 0
-    assert status(door, "lost_ranges", lost) == [(0, 4)]
-    assert from_table(door, lake, lost, "--yes").exit_code == 0
-    assert status(door, "lost_ranges", lost) == []
-    assert status(door, "rebuilt_ranges", lost) == [(0, 4)]
-    forget_memory(door)
-    assert [one.value for one in records_of(door, lost)] == [one.value for one in RECORDS]
+def test_a_loss_that_was_accepted_is_filled(api: ApiServer, lake: Lake, lost: str) -> None:
+    assert repair(api, "--accept-loss").exit_code == 0
+    assert status(api, "lost_ranges", lost) == [(0, 4)]
+    assert from_table(api, lake, lost, "--yes").exit_code == 0
+    assert status(api, "lost_ranges", lost) == []
+    assert status(api, "rebuilt_ranges", lost) == [(0, 4)]
+    forget_memory(api)
+    assert [one.value for one in records_of(api, lost)] == [one.value for one in RECORDS]
 
 
 def test_what_the_table_lacks_is_given_up_only_when_that_is_said(
-    door: Door, lake: Lake, lost: str
+    api: ApiServer, lake: Lake, lost: str
 ) -> None:
     lake.table(lost).delete("partition == 0 and offset == 1")
-    refused = from_table(door, lake, lost, "--yes")
+    refused = from_table(api, lake, lost, "--yes")
     assert refused.exit_code == 1
     assert "1 lost offsets are not among the records, the first of them 1" in str(refused.exception)
-    assert status(door, "rebuilt_ranges", lost) == []
-    done = from_table(door, lake, lost, "--yes", "--accept-loss")
+    assert status(api, "rebuilt_ranges", lost) == []
+    done = from_table(api, lake, lost, "--yes", "--accept-loss")
     assert done.exit_code == 0, done.output
-    assert status(door, "rebuilt_ranges", lost) == [(0, 1), (2, 4)]
-    assert status(door, "lost_ranges", lost) == [(1, 2)]
+    assert status(api, "rebuilt_ranges", lost) == [(0, 1), (2, 4)]
+    assert status(api, "lost_ranges", lost) == [(1, 2)]
 
 
 @pytest.mark.parametrize("kind", ["upsert", "other", "missing", "twice"])
 def test_a_table_that_does_not_hold_what_was_sent_is_refused(
-    door: Door, lake: Lake, lost: str, kind: str
+    api: ApiServer, lake: Lake, lost: str, kind: str
 ) -> None:
     table = lake.table(lost)
     if kind == "upsert":
@@ -156,16 +156,16 @@ def test_a_table_that_does_not_hold_what_was_sent_is_refused(
     else:
         with table.update_schema() as update:
             update.rename_column("value", "decoded")
-    refused = from_table(door, lake, lost, "--yes")
+    refused = from_table(api, lake, lost, "--yes")
     assert refused.exit_code == 1
     expected = {
         "upsert": "the newest row of each key",
-        "other": f"not {door.topics[lost][0]}",
+        "other": f"not {api.topics[lost][0]}",
         "missing": "decoded columns, and not keys and values as they were sent",
         "twice": "offset 3 is there twice",
     }
     assert expected[kind] in str(refused.exception)
-    assert status(door, "rebuilt_ranges", lost) == []
+    assert status(api, "rebuilt_ranges", lost) == []
     assert "there is no such table" in str(
-        from_table(door, lake, lost, "--yes", table="penstock.nothing").exception
+        from_table(api, lake, lost, "--yes", table="penstock.nothing").exception
     )

@@ -19,13 +19,15 @@ from penstock.pipeline.tables import registry as registry_module
 from penstock.pipeline.tables.evolution import IncompatibleSchemaError
 from penstock.pipeline.tables.protoc import compile_proto_texts
 from penstock.pipeline.tables.schema_files import read_schema_file
-from support.door import Door
+from support.api_server import ApiServer
 from support.registry import Registry
 from support.tables import Lake, follow, new_record, produce, produce_values, records_of
 from support.typed import avro, reasons, record, typed, wire
 
 
-def test_avro_values_are_columns(door: Door, lake: Lake, topic: str, registry: Registry) -> None:
+def test_avro_values_are_columns(
+    api: ApiServer, lake: Lake, topic: str, registry: Registry
+) -> None:
     schema = record(
         ("id", "int"),
         ("carrier", {"type": "enum", "name": "Carrier", "symbols": ["AA", "DL"]}),
@@ -52,8 +54,8 @@ def test_avro_values_are_columns(door: Door, lake: Lake, topic: str, registry: R
         "tags": {"a": 1, "b": None},
         "raw": b"abcd",
     }
-    produce_values(door, topic, avro(number, schema, value))
-    summary = typed(door, lake, topic, registry)
+    produce_values(api, topic, avro(number, schema, value))
+    summary = typed(api, lake, topic, registry)
     assert (summary.rows, summary.bad_records) == (1, 0)
     (row,) = lake.table(topic).scan().to_arrow().to_pylist()
     assert row["tags"] == [("a", 1), ("b", None)]
@@ -71,12 +73,12 @@ def test_avro_values_are_columns(door: Door, lake: Lake, topic: str, registry: R
 
 
 def test_a_newer_schema_adds_columns_and_widens_types(
-    door: Door, lake: Lake, topic: str, registry: Registry
+    api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
     first = record(("id", "int"), ("speed", "float"))
     one = registry.register(f"{topic}-value", first)
-    produce_values(door, topic, avro(one, first, {"id": 1, "speed": 0.5}))
-    typed(door, lake, topic, registry)
+    produce_values(api, topic, avro(one, first, {"id": 1, "speed": 0.5}))
+    typed(api, lake, topic, registry)
     second = record(
         ("id", "long"),
         ("speed", "double"),
@@ -87,19 +89,19 @@ def test_a_newer_schema_adds_columns_and_widens_types(
     large = {"id": 2**40, "speed": 0.1, "gate": "B2", "seat": {"row": 3}}
     # Old and new ones mixed, as while producers are rolled over.
     produce_values(
-        door,
+        api,
         topic,
         avro(two, second, large) + avro(one, first, {"id": 2, "speed": 0.25}),
     )
-    summary = typed(door, lake, topic, registry)
+    summary = typed(api, lake, topic, registry)
     assert sorted(summary.columns_added) == ["gate", "seat"]
     assert lake.rows(topic, "id", "speed", "gate", "seat") == [
         (1, 0.5, None, None),
         (2**40, 0.1, "B2", {"row": 3}),
         (2, 0.25, None, None),
     ]
-    produce_values(door, topic, avro(two, second, large | {"id": 3}))
-    assert typed(door, lake, topic, registry).columns_added == []
+    produce_values(api, topic, avro(two, second, large | {"id": 3}))
+    assert typed(api, lake, topic, registry).columns_added == []
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_a_newer_schema_adds_columns_and_widens_types(
     ],
 )
 def test_any_other_change_stops_this_table_alone_and_nothing_becomes_null(
-    door: Door,
+    api: ApiServer,
     lake: Lake,
     topic: str,
     registry: Registry,
@@ -122,38 +124,38 @@ def test_any_other_change_stops_this_table_alone_and_nothing_becomes_null(
 ) -> None:
     first = record(("id", "int"), ("name", ["null", "string"]))
     one = registry.register(f"{topic}-value", first)
-    produce_values(door, topic, avro(one, first, {"id": 1, "name": "a"}))
-    typed(door, lake, topic, registry)
+    produce_values(api, topic, avro(one, first, {"id": 1, "name": "a"}))
+    typed(api, lake, topic, registry)
     other = record(*fields)
     two = registry.register(f"{topic}-value", other)
-    produce_values(door, topic, [wire(two, b"\x02\x02\x02\x02")])
-    produce_values(door, topic, avro(one, first, {"id": 2, "name": "b"}), partition=1)
+    produce_values(api, topic, [wire(two, b"\x02\x02\x02\x02")])
+    produce_values(api, topic, avro(one, first, {"id": 2, "name": "b"}), partition=1)
     with pytest.raises(IncompatibleSchemaError, match=problem):
-        typed(door, lake, topic, registry)
+        typed(api, lake, topic, registry)
     assert lake.rows(topic, "id", "name") == [(1, "a")]
-    (progress,) = door.client.tables(door.topics[topic][0])
+    (progress,) = api.client.tables(api.topics[topic][0])
     assert '"status":"stopped"' in progress.state
     assert problem in progress.state
     assert progress.offsets == [(0, 1)], "retention goes on waiting for what the table lacks"
     # Another table of the same server and warehouse goes on.
-    door.create(f"{topic}-other")
-    produce_values(door, f"{topic}-other", [b"x"])
-    assert follow(door, lake, f"{topic}-other").rows == 1
+    api.create(f"{topic}-other")
+    produce_values(api, f"{topic}-other", [b"x"])
+    assert follow(api, lake, f"{topic}-other").rows == 1
 
 
 def test_bad_values_are_set_aside_and_the_table_goes_on(
-    door: Door, lake: Lake, topic: str, registry: Registry
+    api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
     schema = record(("id", "int"), ("name", "string"))
     number = registry.register(f"{topic}-value", schema)
     (good,) = avro(number, schema, {"id": 1, "name": "a"})
     values = [good, b"plain text", None, wire(99, b"x"), good[:-1], good + b"!", b"", good]
-    produce_values(door, topic, values)
-    summary = typed(door, lake, topic, registry)
+    produce_values(api, topic, values)
+    summary = typed(api, lake, topic, registry)
     assert (summary.rows, summary.bad_records) == (2, 6)
     assert lake.rows(topic, "id", "kafka_offset") == [(1, 0), (1, 7)]
-    assert [record.value for record in records_of(door, f"{topic}.dlq")] == values[1:-1]
-    assert reasons(door, topic) == [
+    assert [record.value for record in records_of(api, f"{topic}.dlq")] == values[1:-1]
+    assert reasons(api, topic) == [
         "the value does not begin with a schema id",
         "no value",
         "the registry has no schema 99",
@@ -163,7 +165,9 @@ def test_bad_values_are_set_aside_and_the_table_goes_on(
     ]
 
 
-def test_json_values_are_columns(door: Door, lake: Lake, topic: str, registry: Registry) -> None:
+def test_json_values_are_columns(
+    api: ApiServer, lake: Lake, topic: str, registry: Registry
+) -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -191,15 +195,15 @@ def test_json_values_are_columns(door: Door, lake: Lake, topic: str, registry: R
         {"id": 2**63, "name": "h"},
     ]  # fmt: skip
     payloads = [wire(number, json.dumps(value).encode()) for value in values]
-    produce_values(door, topic, [*payloads, wire(number, b"{")])
-    summary = typed(door, lake, topic, registry)
+    produce_values(api, topic, [*payloads, wire(number, b"{")])
+    summary = typed(api, lake, topic, registry)
     assert (summary.rows, summary.bad_records) == (2, 7)
     first, second = lake.table(topic).scan().to_arrow().sort_by("id").to_pylist()
     assert first["at"] == dt.datetime(2024, 2, 29, 10, tzinfo=dt.UTC)
     assert (first["ratio"], first["day"]) == (2.0, dt.date(2024, 2, 29))
     assert (first["tags"], first["extra"]) == ([{"t": "x"}], [("a", True)])
     assert (second["id"], second["name"], second["ratio"]) == (2, "b", None)
-    assert reasons(door, topic)[:6] == [
+    assert reasons(api, topic)[:6] == [
         "id is not an integer",
         "name is missing",
         "the value has properties besides its schema's: unknown",
@@ -249,7 +253,7 @@ def flight_message(file: descriptor_pb2.FileDescriptorProto, name: str) -> Any:
 
 
 def test_protobuf_values_are_columns(
-    door: Door, lake: Lake, topic: str, registry: Registry
+    api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
     file = flight_descriptor()
     # The first message of the file is what the wire format's index 0 means.
@@ -261,7 +265,7 @@ def test_protobuf_values_are_columns(
     full = flight(id=1, big=2**64 - 1, gate="B2", stops=["ATL"])
     full.at.FromMilliseconds(1_500)
     produce_values(
-        door,
+        api,
         topic,
         [
             wire(number, b"\0" + full.SerializeToString()),
@@ -271,7 +275,7 @@ def test_protobuf_values_are_columns(
             wire(number, b""),
         ],
     )
-    summary = typed(door, lake, topic, registry)
+    summary = typed(api, lake, topic, registry)
     assert (summary.rows, summary.bad_records) == (2, 3)
     at = dt.datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=dt.UTC)
     assert lake.rows(topic, "id", "big", "gate", "at", "stops") == [
@@ -280,15 +284,15 @@ def test_protobuf_values_are_columns(
     ]
 
 
-def test_a_descriptor_set_of_a_file(door: Door, lake: Lake, topic: str, tmp_path: Path) -> None:
+def test_a_descriptor_set_of_a_file(api: ApiServer, lake: Lake, topic: str, tmp_path: Path) -> None:
     file = flight_descriptor()
     known = descriptor_pb2.FileDescriptorProto.FromString(timestamp_pb2.DESCRIPTOR.serialized_pb)
     path = tmp_path / "flight.desc"
     path.write_bytes(descriptor_pb2.FileDescriptorSet(file=[known, file]).SerializeToString())
     schema = read_schema_file(path, message="f.Flight")
     message = flight_message(file, "f.Flight")
-    produce_values(door, topic, [message(id=5).SerializeToString()])
-    follow(door, lake, topic, schema="file", value_schema=schema)
+    produce_values(api, topic, [message(id=5).SerializeToString()])
+    follow(api, lake, topic, schema="file", value_schema=schema)
     assert lake.rows(topic, "id") == [(5,)]
     with pytest.raises(InvalidRequestError, match=r"f\.Other, f\.Flight"):
         read_schema_file(path)
@@ -313,7 +317,7 @@ message Airport { string code = 1; }
 """
 
 
-def test_the_text_of_a_proto_file(door: Door, lake: Lake, topic: str, tmp_path: Path) -> None:
+def test_the_text_of_a_proto_file(api: ApiServer, lake: Lake, topic: str, tmp_path: Path) -> None:
     (tmp_path / "common").mkdir()
     (tmp_path / "flights").mkdir()
     (tmp_path / "common" / "airport.proto").write_text(AIRPORT)
@@ -321,8 +325,8 @@ def test_the_text_of_a_proto_file(door: Door, lake: Lake, topic: str, tmp_path: 
     path.write_text(PROTO)
     schema = read_schema_file(path, folders=[tmp_path])
     assert schema.message == "f.Flight"
-    produce_values(door, topic, [b"\x08\x05\x1a\x05\n\x03ATL\x22\x02\x08\x09"])
-    follow(door, lake, topic, schema="file", value_schema=schema)
+    produce_values(api, topic, [b"\x08\x05\x1a\x05\n\x03ATL\x22\x02\x08\x09"])
+    follow(api, lake, topic, schema="file", value_schema=schema)
     assert lake.rows(topic, "id", "gate", "origin", "air_time") == [
         (5, None, {"code": "ATL"}, {"seconds": 9, "nanos": 0})
     ]
@@ -357,7 +361,7 @@ def test_without_a_compiler_the_error_says_what_to_install(
 
 @pytest.mark.parametrize("gives_descriptors", [True, False])
 def test_a_registry_s_protobuf_schema_with_an_import(
-    door: Door, lake: Lake, topic: str, registry: Registry, gives_descriptors: bool
+    api: ApiServer, lake: Lake, topic: str, registry: Registry, gives_descriptors: bool
 ) -> None:
     """A registry that knows `format=serialized`, and one that has only the texts."""
     with_import = compile_proto_texts(
@@ -379,20 +383,20 @@ def test_a_registry_s_protobuf_schema_with_an_import(
         # Google's own import is none of the references: registries leave it out.
         references=[{"name": "common/airport.proto", "subject": "airport", "version": 1}],
     )
-    produce_values(door, topic, [wire(number, b"\0\x08\x05\x1a\x05\n\x03ATL")])
-    typed(door, lake, topic, registry)
+    produce_values(api, topic, [wire(number, b"\0\x08\x05\x1a\x05\n\x03ATL")])
+    typed(api, lake, topic, registry)
     assert lake.rows(topic, "id", "origin", "air_time") == [(5, {"code": "ATL"}, None)]
 
 
 def test_a_schema_is_asked_for_once_in_the_life_of_the_process(
-    door: Door, lake: Lake, topic: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, lake: Lake, topic: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry_module, "_KNOWN_MAX", 2)
     text = 'syntax = "proto3"; message A { int32 id = 1; }'
     number = registry.register(f"{topic}-value", text, kind="PROTOBUF")
     for key in (1, 2):
-        produce_values(door, topic, [wire(number, b"\0\x08" + bytes([key]))])
-        typed(door, lake, topic, registry)
+        produce_values(api, topic, [wire(number, b"\0\x08" + bytes([key]))])
+        typed(api, lake, topic, registry)
     assert lake.rows(topic, "id") == [(1,), (2,)]
     asked = [f"/schemas/ids/{number}", f"/schemas/ids/{number}?format=serialized"]
     assert registry.asked == asked
@@ -432,39 +436,41 @@ def test_an_import_s_name_is_a_file_of_its_own(name: str) -> None:
 
 
 def test_a_file_s_schema_evolves_as_a_registry_s(
-    door: Door, lake: Lake, topic: str, tmp_path: Path
+    api: ApiServer, lake: Lake, topic: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "flight.avsc"
     schema: dict[str, Any] = record(("id", "int"))
     path.write_text(json.dumps(schema))
     (value,) = avro(0, schema, {"id": 1})
-    produce_values(door, topic, [value[5:]])
-    follow(door, lake, topic, schema="file", value_schema=read_schema_file(path))
+    produce_values(api, topic, [value[5:]])
+    follow(api, lake, topic, schema="file", value_schema=read_schema_file(path))
     wider = record(("id", "int"), ("gate", ["null", "string"]))
     path.write_text(json.dumps(wider))
     (value,) = avro(0, wider, {"id": 2, "gate": "C"})
-    produce_values(door, topic, [value[5:]])
-    follow(door, lake, topic, schema="file", value_schema=read_schema_file(path))
+    produce_values(api, topic, [value[5:]])
+    follow(api, lake, topic, schema="file", value_schema=read_schema_file(path))
     assert lake.rows(topic, "id", "gate") == [(1, None), (2, "C")]
     path.write_text(json.dumps(record(("gate", ["null", "string"]))))
-    produce_values(door, topic, [b""])
+    produce_values(api, topic, [b""])
     with pytest.raises(IncompatibleSchemaError, match="column id is gone"):
-        follow(door, lake, topic, schema="file", value_schema=read_schema_file(path))
+        follow(api, lake, topic, schema="file", value_schema=read_schema_file(path))
 
 
-def test_references_are_followed(door: Door, lake: Lake, topic: str, registry: Registry) -> None:
+def test_references_are_followed(
+    api: ApiServer, lake: Lake, topic: str, registry: Registry
+) -> None:
     airport = record(("code", "string")) | {"name": "Airport"}
     registry.register("airport", airport)
     flight = record(("origin", "Airport"))
     reference = {"name": "Airport", "subject": "airport", "version": 1}
     number = registry.register(f"{topic}-value", flight, references=[reference])
-    produce_values(door, topic, [wire(number, b"\x06ATL")])
-    typed(door, lake, topic, registry)
+    produce_values(api, topic, [wire(number, b"\x06ATL")])
+    typed(api, lake, topic, registry)
     assert lake.rows(topic, "origin") == [({"code": "ATL"},)]
 
 
 def test_references_of_a_json_schema_are_followed(
-    door: Door, lake: Lake, topic: str, registry: Registry
+    api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
     airport = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
     registry.register("airport", airport, kind="JSON")
@@ -475,102 +481,102 @@ def test_references_of_a_json_schema_are_followed(
         kind="JSON",
         references=[{"name": "airport.json", "subject": "airport", "version": 1}],
     )
-    produce_values(door, topic, [wire(number, b'{"origin": {"code": "ATL"}}')])
-    typed(door, lake, topic, registry)
+    produce_values(api, topic, [wire(number, b'{"origin": {"code": "ATL"}}')])
+    typed(api, lake, topic, registry)
     assert lake.rows(topic, "origin") == [({"code": "ATL"},)]
 
 
 def test_partition_by_a_value_s_field(
-    door: Door, lake: Lake, topic: str, registry: Registry
+    api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
     schema = record(("carrier", "string"), ("id", "int"))
     number = registry.register(f"{topic}-value", schema)
     values = [{"carrier": carrier, "id": n} for n, carrier in enumerate(("AA", "DL", "AA"))]
-    produce_values(door, topic, avro(number, schema, *values))
+    produce_values(api, topic, avro(number, schema, *values))
     partition = "identity(carrier), day(timestamp)"
-    assert typed(door, lake, topic, registry, partition=partition).files == 2
+    assert typed(api, lake, topic, registry, partition=partition).files == 2
     scan = lake.table(topic).scan(row_filter="carrier == 'AA'")
     assert len(list(scan.plan_files())) == 1
     assert sorted(scan.to_arrow().column("id").to_pylist()) == [0, 2]
 
 
 def test_a_registry_that_is_away_stops_nothing_for_good(
-    door: Door, lake: Lake, topic: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, lake: Lake, topic: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry_module, "_RETRIES", 0)
     schema = record(("id", "int"))
     number = registry.register(f"{topic}-value", schema)
-    produce_values(door, topic, avro(number, schema, {"id": 1}))
+    produce_values(api, topic, avro(number, schema, {"id": 1}))
     registry.failures = 1
     with pytest.raises(RetryableError):
-        typed(door, lake, topic, registry)
-    assert typed(door, lake, topic, registry).rows == 1
-    assert records_of(door, f"{topic}.dlq") == []
+        typed(api, lake, topic, registry)
+    assert typed(api, lake, topic, registry).rows == 1
+    assert records_of(api, f"{topic}.dlq") == []
 
 
 def test_a_registry_s_user_comes_from_the_environment(
-    door: Door, lake: Lake, topic: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, lake: Lake, topic: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema = record(("id", "int"))
     number = registry.register(f"{topic}-value", schema)
-    produce_values(door, topic, avro(number, schema, {"id": 1}))
+    produce_values(api, topic, avro(number, schema, {"id": 1}))
     registry.user = base64.b64encode(b"me:mine").decode()
     with pytest.raises(InvalidRequestError, match="HTTP 401"):
-        typed(door, lake, topic, registry)
+        typed(api, lake, topic, registry)
     monkeypatch.setenv("PENSTOCK_REGISTRY_USER", "me")
     monkeypatch.setenv("PENSTOCK_REGISTRY_PASSWORD", "mine")
-    assert typed(door, lake, topic, registry).rows == 1
+    assert typed(api, lake, topic, registry).rows == 1
     with pytest.raises(InvalidRequestError, match="holds a user"):
         follow(
-            door, lake, topic, schema="registry", registry=registry.url.replace("//", "//me:mine@")
+            api, lake, topic, schema="registry", registry=registry.url.replace("//", "//me:mine@")
         )
 
 
 def test_no_table_before_there_is_a_record(
-    door: Door, lake: Lake, topic: str, registry: Registry
+    api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
-    assert typed(door, lake, topic, registry).commits == 0
+    assert typed(api, lake, topic, registry).commits == 0
     assert not list(lake.catalog().list_namespaces())
 
 
 def test_a_dropped_column_stops_the_table(
-    door: Door, lake: Lake, topic: str, registry: Registry
+    api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
     schema = record(("id", "int"), ("name", ["null", "string"]))
     number = registry.register(f"{topic}-value", schema)
-    produce_values(door, topic, avro(number, schema, {"id": 1, "name": "a"}))
-    typed(door, lake, topic, registry)
+    produce_values(api, topic, avro(number, schema, {"id": 1, "name": "a"}))
+    typed(api, lake, topic, registry)
     with lake.table(topic).update_schema() as update:
         update.delete_column("name")
-    produce_values(door, topic, avro(number, schema, {"id": 2, "name": "b"}))
+    produce_values(api, topic, avro(number, schema, {"id": 2, "name": "b"}))
     with pytest.raises(IncompatibleSchemaError, match="column name"):
-        typed(door, lake, topic, registry)
+        typed(api, lake, topic, registry)
 
 
 def test_a_field_that_is_named_as_a_column_of_every_table(
-    door: Door, lake: Lake, topic: str, registry: Registry
+    api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
     schema = record(("kafka_offset", "long"))
     number = registry.register(f"{topic}-value", schema)
-    produce_values(door, topic, avro(number, schema, {"kafka_offset": 1}))
+    produce_values(api, topic, avro(number, schema, {"kafka_offset": 1}))
     with pytest.raises(InvalidRequestError, match="named as a column that every table has"):
-        typed(door, lake, topic, registry)
+        typed(api, lake, topic, registry)
 
 
 def test_typed_values_are_upserted_and_evolve(
-    door: Door, lake: Lake, topic: str, registry: Registry
+    api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
     first = record(("n", "int"))
     one = registry.register(f"{topic}-value", first)
 
     old = avro(one, first, {"n": 1}, {"n": 2}, {"n": 3})
-    produce(door, topic, 0, [new_record(b"abc"[i : i + 1], value) for i, value in enumerate(old)])
-    typed(door, lake, topic, registry, mode="upsert", buckets=2)
+    produce(api, topic, 0, [new_record(b"abc"[i : i + 1], value) for i, value in enumerate(old)])
+    typed(api, lake, topic, registry, mode="upsert", buckets=2)
     second = record(("n", "long"), ("note", ["null", "string"]))
     two = registry.register(f"{topic}-value", second)
     (large,) = avro(two, second, {"n": 2**40, "note": "x"})
     produce(
-        door,
+        api,
         topic,
         0,
         [
@@ -581,7 +587,7 @@ def test_typed_values_are_upserted_and_evolve(
             new_record(b"d", old[2]),
         ],
     )
-    summary = typed(door, lake, topic, registry, mode="upsert", buckets=2)
+    summary = typed(api, lake, topic, registry, mode="upsert", buckets=2)
     assert (summary.bad_records, summary.columns_added) == (2, ["note"])
     # A bad value changes nothing: its key's row stays.
     assert sorted(lake.rows(topic, "kafka_key", "n", "note")) == [
@@ -589,33 +595,35 @@ def test_typed_values_are_upserted_and_evolve(
         (b"c", 3, None),
         (b"d", 3, None),
     ]
-    assert sorted(reasons(door, topic)) == ["no key", "the value does not begin with a schema id"]
+    assert sorted(reasons(api, topic)) == ["no key", "the value does not begin with a schema id"]
 
 
-def test_a_schema_in_a_topics_config_needs_no_registry(door: Door, lake: Lake, topic: str) -> None:
+def test_a_schema_in_a_topics_config_needs_no_registry(
+    api: ApiServer, lake: Lake, topic: str
+) -> None:
     fields: dict[str, Any] = {"id": {"type": "integer"}}
     config = {"penstock.table.schema": "text"}
-    door.alter(topic, config)
-    produce_values(door, topic, [b'{"id": 1}', b"{}"])
+    api.alter(topic, config)
+    produce_values(api, topic, [b'{"id": 1}', b"{}"])
     with pytest.raises(InvalidRequestError, match=r"penstock\.table\.schema\.text"):
-        follow(door, lake, topic)
+        follow(api, lake, topic)
     text = json.dumps({"type": "object", "properties": fields})
-    door.alter(topic, {"penstock.table.schema.text": text})
-    assert follow(door, lake, topic).rows == 2
+    api.alter(topic, {"penstock.table.schema.text": text})
+    assert follow(api, lake, topic).rows == 2
     # A newer text adds its columns.
     fields["name"] = {"type": "string"}
     text = json.dumps({"type": "object", "properties": fields})
-    door.alter(topic, {"penstock.table.schema.text": text})
-    produce_values(door, topic, [b'{"id": 2, "name": "two"}'])
-    assert follow(door, lake, topic).columns_added == ["name"]
+    api.alter(topic, {"penstock.table.schema.text": text})
+    produce_values(api, topic, [b'{"id": 2, "name": "two"}'])
+    assert follow(api, lake, topic).columns_added == ["name"]
     assert lake.rows(topic, "id", "name") == [(1, None), (None, None), (2, "two")]
 
 
 def test_a_schema_in_a_topics_config_is_avro_where_it_is_a_record(
-    door: Door, lake: Lake, topic: str
+    api: ApiServer, lake: Lake, topic: str
 ) -> None:
     text = json.dumps(record(("id", "int")))
-    door.alter(topic, {"penstock.table.schema": "text", "penstock.table.schema.text": text})
-    produce_values(door, topic, [b"\x0e"])
-    assert follow(door, lake, topic).rows == 1
+    api.alter(topic, {"penstock.table.schema": "text", "penstock.table.schema.text": text})
+    produce_values(api, topic, [b"\x0e"])
+    assert follow(api, lake, topic).rows == 1
     assert lake.rows(topic, "id") == [(7,)]

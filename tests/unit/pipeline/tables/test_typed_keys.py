@@ -14,7 +14,7 @@ from penstock.cli.main import root
 from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.tables.evolution import IncompatibleSchemaError
 from penstock.pipeline.tables.schema_files import read_schema_file
-from support.door import Door
+from support.api_server import ApiServer
 from support.registry import Registry
 from support.tables import Lake, follow, new_record, produce, records_of
 from support.typed import avro, reasons, record, typed, wire
@@ -32,12 +32,12 @@ def named(name: str, *fields: tuple[str, Any]) -> dict[str, Any]:
     return record(*fields) | {"name": name}
 
 
-def by_key(door: Door, lake: Lake, topic: str, registry: Registry, **changes: Any) -> Any:
-    return typed(door, lake, topic, registry, key_kind="registry", **changes)
+def by_key(api: ApiServer, lake: Lake, topic: str, registry: Registry, **changes: Any) -> Any:
+    return typed(api, lake, topic, registry, key_kind="registry", **changes)
 
 
 def test_a_key_is_a_column_of_its_schema(
-    door: Door, lake: Lake, topic: str, registry: Registry
+    api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
     value = value_of(registry, topic)
     schema = named("Key", ("id", "long"), ("region", ["null", "string"]))
@@ -51,14 +51,14 @@ def test_a_key_is_a_column_of_its_schema(
         new_record(wire(99, b"x"), value(5)),
         new_record(key, b"bad"),
     ]
-    produce(door, topic, 0, records)
-    summary = by_key(door, lake, topic, registry)
+    produce(api, topic, 0, records)
+    summary = by_key(api, lake, topic, registry)
     assert (summary.rows, summary.bad_records) == (2, 4)
     assert lake.rows(topic, "n", "kafka_key") == [(1, {"id": 7, "region": None}), (2, None)]
-    assert [entry.key for entry in records_of(door, f"{topic}.dlq")] == [
+    assert [entry.key for entry in records_of(api, f"{topic}.dlq")] == [
         entry.key for entry in records[2:]
     ]
-    assert reasons(door, topic) == [
+    assert reasons(api, topic) == [
         "the key does not begin with a schema id",
         "its key: not of its Avro schema: EOFError",
         "its key: the registry has no schema 99",
@@ -88,7 +88,7 @@ def test_a_key_is_a_column_of_its_schema(
 )
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_keys_of_every_format(
-    door: Door,
+    api: ApiServer,
     lake: Lake,
     topic: str,
     registry: Registry,
@@ -102,14 +102,14 @@ def test_keys_of_every_format(
     text = schema if kind == "PROTOBUF" else json.dumps(schema)
     number = registry.register(f"{topic}-key", text, kind=kind)
     for n in (1, 2):
-        produce(door, topic, 0, [new_record(wire(number, payload), value(n))])
-        by_key(door, lake, topic, registry, mode=mode)
+        produce(api, topic, 0, [new_record(wire(number, payload), value(n))])
+        by_key(api, lake, topic, registry, mode=mode)
     rows = [(1, key), (2, key)] if mode == "append" else [(2, key)]
     assert lake.rows(topic, "n", "kafka_key") == rows
 
 
 def test_rows_are_upserted_by_the_key_and_not_by_its_bytes(
-    door: Door, lake: Lake, topic: str, registry: Registry
+    api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
     """A key's bytes begin with the id of its schema: they change with it, and the key doesn't."""
     value = value_of(registry, topic)
@@ -121,13 +121,13 @@ def test_rows_are_upserted_by_the_key_and_not_by_its_bytes(
     keys = [{"id": n, "region": region} for n in range(9) for region in ("a", "b")]
     old = avro(one, narrow, *keys)
     new = avro(two, wide, *keys)
-    produce(door, topic, 0, [new_record(key, value(n)) for n, key in enumerate(old)])
-    by_key(door, lake, topic, registry, mode="upsert", buckets=2)
+    produce(api, topic, 0, [new_record(key, value(n)) for n, key in enumerate(old)])
+    by_key(api, lake, topic, registry, mode="upsert", buckets=2)
     schema = lake.table(topic).schema()
     assert schema.identifier_field_names() == {"kafka_key.id", "kafka_key.region"}
     assert schema.find_field("kafka_key").required
     produce(
-        door,
+        api,
         topic,
         0,
         [
@@ -140,17 +140,17 @@ def test_rows_are_upserted_by_the_key_and_not_by_its_bytes(
             new_record(b"bad", None),
         ],
     )
-    summary = by_key(door, lake, topic, registry, mode="upsert", buckets=2)
+    summary = by_key(api, lake, topic, registry, mode="upsert", buckets=2)
     assert (summary.rows, summary.bad_records) == (4, 2)
     expected = {n: n for n in range(18)} | {3: 103, 5: 205}
     del expected[4], expected[6]
     found = zip(lake.rows(topic, "kafka_key"), lake.rows(topic, "n"), strict=True)
     assert {keys.index(key): n for (key,), (n,) in found} == expected
-    assert sorted(reasons(door, topic)) == ["no key", "the key does not begin with a schema id"]
+    assert sorted(reasons(api, topic)) == ["no key", "the key does not begin with a schema id"]
 
 
 def test_a_field_more_in_the_key_is_a_column_of_an_append_table_and_stops_an_upsert_table(
-    door: Door, lake: Lake, topic: str, registry: Registry
+    api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
     value = value_of(registry, topic)
     first = named("Key", ("id", "int"))
@@ -158,19 +158,19 @@ def test_a_field_more_in_the_key_is_a_column_of_an_append_table_and_stops_an_ups
     one = registry.register(f"{topic}-key", first)
     two = registry.register(f"{topic}-key", second)
     both: dict[str, dict[str, Any]] = {"append": {}, "upsert": {"table": f"penstock.{topic}_u"}}
-    produce(door, topic, 0, [new_record(avro(one, first, {"id": 1})[0], value(1))])
+    produce(api, topic, 0, [new_record(avro(one, first, {"id": 1})[0], value(1))])
     for mode, changes in both.items():
-        by_key(door, lake, topic, registry, mode=mode, **changes)
+        by_key(api, lake, topic, registry, mode=mode, **changes)
     (key,) = avro(two, second, {"id": 1, "region": "x"})
-    produce(door, topic, 0, [new_record(key, value(2))])
-    summary = by_key(door, lake, topic, registry)
+    produce(api, topic, 0, [new_record(key, value(2))])
+    summary = by_key(api, lake, topic, registry)
     assert summary.columns_added == ["kafka_key.region"]
     assert lake.rows(topic, "kafka_key", "n") == [
         ({"id": 1, "region": None}, 1),
         ({"id": 1, "region": "x"}, 2),
     ]
     with pytest.raises(IncompatibleSchemaError, match=r"kafka_key\.region is new in the key"):
-        by_key(door, lake, topic, registry, mode="upsert", **both["upsert"])
+        by_key(api, lake, topic, registry, mode="upsert", **both["upsert"])
     assert lake.rows(f"{topic}_u", "n") == [(1,)]
 
 
@@ -178,25 +178,25 @@ def test_a_field_more_in_the_key_is_a_column_of_an_append_table_and_stops_an_ups
     ("schema", "one"), [(named("Key", ("id", "int")), {"id": 1}), ("bytes", b"1")]
 )
 def test_a_table_s_key_stays_what_it_was_made_with(
-    door: Door, lake: Lake, topic: str, registry: Registry, schema: Any, one: Any
+    api: ApiServer, lake: Lake, topic: str, registry: Registry, schema: Any, one: Any
 ) -> None:
     """Also where a schema says that keys are bytes: these lack the header that the others have."""
     value = value_of(registry, topic)
     number = registry.register(f"{topic}-key", schema if schema != "bytes" else '"bytes"')
     (key,) = avro(number, schema, one)
-    produce(door, topic, 0, [new_record(key, value(1))])
-    typed(door, lake, topic, registry)
-    produce(door, topic, 0, [new_record(key, value(2))])
+    produce(api, topic, 0, [new_record(key, value(1))])
+    typed(api, lake, topic, registry)
+    produce(api, topic, 0, [new_record(key, value(2))])
     with pytest.raises(IncompatibleSchemaError, match="its keys are bytes"):
-        by_key(door, lake, topic, registry)
+        by_key(api, lake, topic, registry)
     other = {"table": f"penstock.{topic}_other"}
-    by_key(door, lake, topic, registry, **other)
+    by_key(api, lake, topic, registry, **other)
     with pytest.raises(IncompatibleSchemaError, match="its keys are of a schema"):
-        typed(door, lake, topic, registry, **other)
+        typed(api, lake, topic, registry, **other)
 
 
 def test_the_schema_of_a_file_beside_a_registry_s_values(
-    door: Door, lake: Lake, topic: str, registry: Registry, tmp_path: Path
+    api: ApiServer, lake: Lake, topic: str, registry: Registry, tmp_path: Path
 ) -> None:
     value = value_of(registry, topic)
     path = tmp_path / "key.proto"
@@ -204,8 +204,8 @@ def test_the_schema_of_a_file_beside_a_registry_s_values(
     schema = read_schema_file(path, is_key=True)
     for n, key in ((1, b"\x08\x05"), (2, b"\x08\x06"), (3, b"\x08\x05\x12\0")):
         # The third spells out an empty field, which the first leaves out: the same key.
-        produce(door, topic, 0, [new_record(key, value(n))])
-        typed(door, lake, topic, registry, key_kind="file", key_schema=schema, mode="upsert")
+        produce(api, topic, 0, [new_record(key, value(n))])
+        typed(api, lake, topic, registry, key_kind="file", key_schema=schema, mode="upsert")
     assert sorted(lake.rows(topic, "n", "kafka_key")) == [
         (2, {"id": 6, "region": ""}),
         (3, {"id": 5, "region": ""}),
@@ -227,7 +227,7 @@ message Key { int64 id = 1; Kind kind = 2; google.protobuf.Timestamp at = 3; Inn
 
 
 def test_a_protobuf_key_that_holds_more_than_its_column_is_a_bad_record(
-    door: Door, lake: Lake, topic: str, registry: Registry, tmp_path: Path
+    api: ApiServer, lake: Lake, topic: str, registry: Registry, tmp_path: Path
 ) -> None:
     """Cut to what a column holds it would be another key, whose row it would replace."""
     value = value_of(registry, topic)
@@ -248,18 +248,18 @@ def test_a_protobuf_key_that_holds_more_than_its_column_is_a_bad_record(
         b"\x08\x05\x28\x01",  # a fifth field
         b"\x08\x05\x22\x05\x0a\x01x\x10\x01",  # a second one of Inner
     ]
-    produce(door, topic, 0, [new_record(key, value(n)) for n, key in enumerate(good + bad)])
-    summary = typed(door, lake, topic, registry, **upserted)
+    produce(api, topic, 0, [new_record(key, value(n)) for n, key in enumerate(good + bad)])
+    summary = typed(api, lake, topic, registry, **upserted)
     assert (summary.rows, summary.bad_records) == (len(good), len(bad))
-    assert sorted(reasons(door, topic)) == [
+    assert sorted(reasons(api, topic)) == [
         "its key: a timestamp of 1001 ns besides its seconds",
         *["its key: it has fields besides its Protobuf schema's"] * 2,
     ]
     # Another name of the enum's number is the same key.
     path.write_text(KEY_PROTO.replace("FIRST", "RENAMED"))
     upserted["key_schema"] = read_schema_file(path, message="Key", is_key=True)
-    produce(door, topic, 0, [new_record(good[1], value(100))])
-    assert typed(door, lake, topic, registry, **upserted).rows == 1
+    produce(api, topic, 0, [new_record(good[1], value(100))])
+    assert typed(api, lake, topic, registry, **upserted).rows == 1
     found = {
         (key["kind"], key["at"], str(key["inner"])): n
         for key, n in lake.rows(topic, "kafka_key", "n")
@@ -276,7 +276,7 @@ def test_a_protobuf_key_that_holds_more_than_its_column_is_a_bad_record(
 
 
 def test_a_json_key_that_holds_more_than_its_column_is_a_bad_record(
-    door: Door, lake: Lake, topic: str, registry: Registry, tmp_path: Path
+    api: ApiServer, lake: Lake, topic: str, registry: Registry, tmp_path: Path
 ) -> None:
     value = value_of(registry, topic)
     path = tmp_path / "key.json"
@@ -297,21 +297,21 @@ def test_a_json_key_that_holds_more_than_its_column_is_a_bad_record(
         new_record(f'{{"id": {number}, "at": "{at}"}}'.encode(), value(n))
         for n, (number, at) in enumerate(keys)
     ]
-    produce(door, topic, 0, records)
+    produce(api, topic, 0, records)
     upserted = {"key_kind": "file", "key_schema": schema, "mode": "upsert"}
-    summary = typed(door, lake, topic, registry, **upserted)
+    summary = typed(api, lake, topic, registry, **upserted)
     assert (summary.rows, summary.bad_records) == (1, 4)
     assert lake.rows(topic, "n") == [(2,)]
 
 
 def test_a_registry_alone_makes_no_raw_topic_typed(
-    door: Door, lake: Lake, topic: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, lake: Lake, topic: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be in the environment, and `pipeline run` takes the topic for raw."""
     monkeypatch.setenv("PENSTOCK_PIPELINE_REGISTRY", registry.url)
     value = value_of(registry, topic)
-    produce(door, topic, 0, [new_record(b"k", value(7))])
-    arguments = ["pipeline", "table", "--topic", topic, "--url", door.client.options.urls[0]]
+    produce(api, topic, 0, [new_record(b"k", value(7))])
+    arguments = ["pipeline", "table", "--topic", topic, "--url", api.client.options.urls[0]]
     arguments += ["--warehouse", str(lake.folder), "--engine", "local", "--workers", "1"]
     done = CliRunner().invoke(root, arguments)
     assert done.exit_code == 0, done.output
@@ -320,48 +320,50 @@ def test_a_registry_alone_makes_no_raw_topic_typed(
     done = CliRunner().invoke(root, typed)
     assert done.exit_code == 0, done.output
     assert lake.rows(f"typed_{topic}", "n") == [(7,)]
-    door.alter(topic, {"penstock.table.schema": "registry"})
+    api.alter(topic, {"penstock.table.schema": "registry"})
     done = CliRunner().invoke(root, [*arguments, "--table", f"also_{topic}"])
     assert done.exit_code == 0, done.output
     assert lake.rows(f"also_{topic}", "n") == [(7,)]
 
 
 def test_the_command_takes_a_value_s_file_beside_a_registry_that_the_topic_s_keys_ask_for(
-    door: Door, lake: Lake, topic: str, registry: Registry, tmp_path: Path
+    api: ApiServer, lake: Lake, topic: str, registry: Registry, tmp_path: Path
 ) -> None:
     path = tmp_path / "value.avsc"
     path.write_text(json.dumps(VALUE))
     (framed,) = avro(0, VALUE, {"n": 7})
     number = registry.register(f"{topic}-key", '"long"')
-    produce(door, topic, 0, [new_record(wire(number, b"\x0e"), framed[5:])])
-    arguments = ["pipeline", "table", "--topic", topic, "--url", door.client.options.urls[0]]
+    produce(api, topic, 0, [new_record(wire(number, b"\x0e"), framed[5:])])
+    arguments = ["pipeline", "table", "--topic", topic, "--url", api.client.options.urls[0]]
     arguments += ["--warehouse", str(lake.folder), "--engine", "local", "--workers", "1"]
     arguments += ["--value-schema", str(path), "--registry", registry.url]
-    door.alter(topic, {"penstock.table.key.schema": "registry"})
+    api.alter(topic, {"penstock.table.key.schema": "registry"})
     done = CliRunner().invoke(root, arguments)
     assert done.exit_code == 0, done.output
     assert lake.rows(topic, "n", "kafka_key") == [(7, 7)]
 
 
-def test_partition_by_a_key_s_field(door: Door, lake: Lake, topic: str, registry: Registry) -> None:
+def test_partition_by_a_key_s_field(
+    api: ApiServer, lake: Lake, topic: str, registry: Registry
+) -> None:
     value = value_of(registry, topic)
     schema = named("Key", ("region", "string"))
     number = registry.register(f"{topic}-key", schema)
     keys = avro(number, schema, *({"region": region} for region in "aba"))
-    produce(door, topic, 0, [new_record(key, value(n)) for n, key in enumerate(keys)])
-    by_key(door, lake, topic, registry, partition="identity(kafka_key.region)")
+    produce(api, topic, 0, [new_record(key, value(n)) for n, key in enumerate(keys)])
+    by_key(api, lake, topic, registry, partition="identity(kafka_key.region)")
     scan = lake.table(topic).scan(row_filter="kafka_key.region == 'a'")
     assert len(list(scan.plan_files())) == 1
     assert sorted(scan.to_arrow().column("n").to_pylist()) == [0, 2]
 
 
 def test_keys_without_any_schema_make_no_table(
-    door: Door, lake: Lake, topic: str, registry: Registry
+    api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
     value = value_of(registry, topic)
-    produce(door, topic, 0, [new_record(b"k", value(1))])
+    produce(api, topic, 0, [new_record(b"k", value(1))])
     with pytest.raises(InvalidRequestError, match="none of its first keys begins with the id"):
-        by_key(door, lake, topic, registry)
+        by_key(api, lake, topic, registry)
 
 
 @pytest.mark.parametrize(
@@ -374,10 +376,10 @@ def test_keys_without_any_schema_make_no_table(
     ],
 )
 def test_settings_that_can_t_be(
-    door: Door, lake: Lake, topic: str, tmp_path: Path, changes: dict[str, Any], problem: str
+    api: ApiServer, lake: Lake, topic: str, tmp_path: Path, changes: dict[str, Any], problem: str
 ) -> None:
     path = tmp_path / "value.avsc"
     path.write_text(json.dumps(VALUE))
     given = {"schema": "file", "value_schema": read_schema_file(path)} | changes
     with pytest.raises(InvalidRequestError, match=problem):
-        follow(door, lake, topic, **given)
+        follow(api, lake, topic, **given)

@@ -19,21 +19,21 @@ from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
 
 import penstock.tables
 from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
-from penstock.pipeline.client import DoorClient
+from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.lease import JobLease
 from penstock.pipeline.tables import union, union_rows, union_scan
 from penstock.pipeline.tables.job import run_table_once
 from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
-from support.door import NOW_MS, Door, replacement
+from support.api_server import NOW_MS, ApiServer, replacement
 from support.registry import Registry
 from support.tables import Lake, follow, new_record, produce, produce_values
 from support.typed import avro, record, typed
 from support.waiting import eventually
 
 
-def read(door: Door, lake: Lake, topic: str, **options: Any) -> pa.Table:
-    (url,) = door.client.options.urls
+def read(api: ApiServer, lake: Lake, topic: str, **options: Any) -> pa.Table:
+    (url,) = api.client.options.urls
     return penstock.tables.read(topic, url=url, warehouse=str(lake.folder), **options)
 
 
@@ -42,90 +42,92 @@ def places(rows: pa.Table, prefix: str = "") -> list[tuple[int, int]]:
     return sorted(zip(*(rows.column(name).to_pylist() for name in columns), strict=True))
 
 
-def half_filled(door: Door, lake: Lake, topic: str, **changes: Any) -> None:
+def half_filled(api: ApiServer, lake: Lake, topic: str, **changes: Any) -> None:
     for partition in (0, 1):
-        produce_values(door, topic, [b"%d" % n for n in range(5)], partition)
-    follow(door, lake, topic, **changes)
+        produce_values(api, topic, [b"%d" % n for n in range(5)], partition)
+    follow(api, lake, topic, **changes)
     for partition in (0, 1):
-        produce_values(door, topic, [b"%d" % n for n in range(5, 8)], partition)
+        produce_values(api, topic, [b"%d" % n for n in range(5, 8)], partition)
 
 
-def test_table_and_log_are_one_with_the_tables_columns(door: Door, lake: Lake, topic: str) -> None:
-    produce(door, topic, 0, [new_record(b"k", b"1", headers=[("h", b"x")])])
-    follow(door, lake, topic)
-    produce(door, topic, 0, [new_record(b"k", None, headers=[("h", None)])])
-    rows = read(door, lake, topic).sort_by("offset")
+def test_table_and_log_are_one_with_the_tables_columns(
+    api: ApiServer, lake: Lake, topic: str
+) -> None:
+    produce(api, topic, 0, [new_record(b"k", b"1", headers=[("h", b"x")])])
+    follow(api, lake, topic)
+    produce(api, topic, 0, [new_record(b"k", None, headers=[("h", None)])])
+    rows = read(api, lake, topic).sort_by("offset")
     assert rows.column_names == ["key", "value", "partition", "offset", "timestamp", "headers"]
     assert rows.column("value").to_pylist() == [b"1", None]
     assert rows.column("headers").to_pylist() == [
         [{"key": "h", "value": b"x"}],
         [{"key": "h", "value": None}],
     ]
-    follow(door, lake, topic)
-    assert read(door, lake, topic).sort_by("offset").equals(rows), (
+    follow(api, lake, topic)
+    assert read(api, lake, topic).sort_by("offset").equals(rows), (
         "the same once the table holds all"
     )
 
 
 def test_each_record_is_there_once_and_columns_and_filters_go_to_both_sides(
-    door: Door, lake: Lake, topic: str
+    api: ApiServer, lake: Lake, topic: str
 ) -> None:
-    half_filled(door, lake, topic)
+    half_filled(api, lake, topic)
     everything = [(partition, offset) for partition in (0, 1) for offset in range(8)]
-    assert places(read(door, lake, topic)) == everything
-    some = read(door, lake, topic, columns=["offset", "partition"], row_filter="offset >= 3")
+    assert places(read(api, lake, topic)) == everything
+    some = read(api, lake, topic, columns=["offset", "partition"], row_filter="offset >= 3")
     assert some.column_names == ["offset", "partition"]
     assert places(some) == [place for place in everything if place[1] >= 3]
     with pytest.raises(InvalidRequestError, match="hasn't got it"):
-        read(door, lake, topic, columns=["no"])
+        read(api, lake, topic, columns=["no"])
     for wrong in ("offset >", "no = 1", "value = 'not bytes'"):
         with pytest.raises(InvalidRequestError, match="read table and log row_filter"):
-            read(door, lake, topic, row_filter=wrong)
+            read(api, lake, topic, row_filter=wrong)
 
 
-def test_duckdb_reads_it(door: Door, lake: Lake, topic: str) -> None:
-    half_filled(door, lake, topic)
-    (url,) = door.client.options.urls
+def test_duckdb_reads_it(api: ApiServer, lake: Lake, topic: str) -> None:
+    half_filled(api, lake, topic)
+    (url,) = api.client.options.urls
     with penstock.tables.scan(topic, url=url, warehouse=str(lake.folder)) as rows:
         found = duckdb.from_arrow(rows).aggregate('count(*), max("offset")').fetchall()
     assert found == [(16, 7)]
-    topic_id = door.topics[topic][0]
-    assert topic_id not in {job.name for job in door.client.jobs()}, "its pin has ended"
+    topic_id = api.topics[topic][0]
+    assert topic_id not in {job.name for job in api.client.jobs()}, "its pin has ended"
 
 
-def maintain(door: Door, lake: Lake, topic: str) -> None:
+def maintain(api: ApiServer, lake: Lake, topic: str) -> None:
     upkeep = Maintenance(snapshot_age_ms=0, orphan_age_ms=0, files_min=2)
-    maintain_table(door.client, LocalEngine(1), lake.settings(topic), upkeep)
+    maintain_table(api.client, LocalEngine(1), lake.settings(topic), upkeep)
 
 
 @pytest.mark.parametrize("step", ["before the table", "after the table", "before the log is read"])
 def test_commits_joins_and_expiry_between_the_steps_change_nothing(
-    door: Door, lake: Lake, topic: str, step: str, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, lake: Lake, topic: str, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    half_filled(door, lake, topic)
-    produce_values(door, topic, [b"more"])
-    follow(door, lake, topic)
-    produce_values(door, topic, [b"tail"] * 3)
+    half_filled(api, lake, topic)
+    produce_values(api, topic, [b"more"])
+    follow(api, lake, topic)
+    produce_values(api, topic, [b"tail"] * 3)
 
     def meanwhile() -> None:
-        follow(door, lake, topic)
-        produce_values(door, topic, [b"too late"])
-        follow(door, lake, topic)
-        maintain(door, lake, topic)
+        follow(api, lake, topic)
+        produce_values(api, topic, [b"too late"])
+        follow(api, lake, topic)
+        maintain(api, lake, topic)
 
     around(monkeypatch, step, meanwhile)
-    found = read(door, lake, topic)
+    found = read(api, lake, topic)
     late = found.column("value").to_pylist().count(b"too late")
     assert late == (step == "before the table"), "what the newest snapshot holds is in it"
     expected = [(0, offset) for offset in range(12 + late)] + [(1, n) for n in range(8)]
     assert places(found) == expected
     # Once the pin has ended, expiry takes what it held.
     files = lake.files(topic)
-    follow(door, lake, topic)
-    produce_values(door, topic, [b"x"])
-    follow(door, lake, topic)
-    maintain(door, lake, topic)
-    maintain(door, lake, topic)
+    follow(api, lake, topic)
+    produce_values(api, topic, [b"x"])
+    follow(api, lake, topic)
+    maintain(api, lake, topic)
+    maintain(api, lake, topic)
     assert set(files) - set(lake.files(topic))
 
 
@@ -153,35 +155,35 @@ def around(patch: pytest.MonkeyPatch, step: str, meanwhile: Callable[[], None]) 
 
 
 def test_what_is_in_neither_is_an_error_that_names_it(
-    door: Door, lake: Lake, topic: str, caplog: pytest.LogCaptureFixture
+    api: ApiServer, lake: Lake, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    half_filled(door, lake, topic)
-    door.trim(topic, 1, 7)
+    half_filled(api, lake, topic)
+    api.trim(topic, 1, 7)
     with pytest.raises(NotFoundError, match=f"{topic}-1: .*below 5 and the log begins at 7: 2 off"):
-        read(door, lake, topic)
-    found = places(read(door, lake, topic, fail_on_data_loss=False))
+        read(api, lake, topic)
+    found = places(read(api, lake, topic, fail_on_data_loss=False))
     assert f"{topic}-1: the table holds offsets below 5" in caplog.text
     assert [offset for partition, offset in found if partition == 1] == [0, 1, 2, 3, 4, 7]
 
 
 def test_what_is_deleted_while_it_is_read_is_an_error(
-    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    half_filled(door, lake, topic)
-    around(monkeypatch, "before the log is read", lambda: door.trim(topic, 0, 8))
+    half_filled(api, lake, topic)
+    around(monkeypatch, "before the log is read", lambda: api.trim(topic, 0, 8))
     with pytest.raises(Exception, match=f"topic {topic}: offset 5 is wanted, the log begins at 8"):
-        read(door, lake, topic)
+        read(api, lake, topic)
 
 
 @pytest.mark.slow
 def test_readers_see_each_record_once_while_everything_else_goes_on(
-    door: Door, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Producing, commits, joins, expiry, segments and retention go on, as fast as they can, also
     between what a reader plans and what it reads."""
     topic = "busy"
-    door.create(topic, 2, {"penstock.table": "iceberg", "retention.bytes": "1"})
-    door.create(f"{topic}.dlq", 1)
+    api.create(topic, 2, {"penstock.table": "iceberg", "retention.bytes": "1"})
+    api.create(f"{topic}.dlq", 1)
     acknowledged = [0, 0]
     over = threading.Event()
     followed: list[None] = []
@@ -200,7 +202,7 @@ def test_readers_see_each_record_once_while_everything_else_goes_on(
     def produce_on() -> None:
         while not over.wait(0.005):
             for partition in (0, 1):
-                produce_values(door, topic, [b"x"] * 3, partition)
+                produce_values(api, topic, [b"x"] * 3, partition)
                 acknowledged[partition] += 3
 
     def follow_on() -> None:
@@ -213,18 +215,18 @@ def test_readers_see_each_record_once_while_everything_else_goes_on(
 
     def trim_on() -> None:
         while not over.wait(0.01):
-            door.drain()
-            trimmed.append(door.on_loop(door.server.parts.log.keeper.trim_expired()))
+            api.drain()
+            trimmed.append(api.on_loop(api.server.parts.log.keeper.trim_expired()))
 
-    with DoorClient(door.client.options) as client, ThreadPoolExecutor(3) as threads:
-        produce_values(door, topic, [b"x"])
+    with PipelineClient(api.client.options) as client, ThreadPoolExecutor(3) as threads:
+        produce_values(api, topic, [b"x"])
         acknowledged[0] = 1
-        follow(door, lake, topic)
+        follow(api, lake, topic)
         others = [threads.submit(work) for work in (produce_on, follow_on, trim_on)]
         try:
             for _ in range(3):
                 before = list(acknowledged)
-                found = places(read(door, lake, topic))
+                found = places(read(api, lake, topic))
                 for partition in (0, 1):
                     offsets = [offset for number, offset in found if number == partition]
                     assert offsets == list(range(len(offsets)))
@@ -236,84 +238,84 @@ def test_readers_see_each_record_once_while_everything_else_goes_on(
     assert sum(trimmed) > 0, "retention had something to do"
 
 
-def test_another_topics_table_is_refused(door: Door, lake: Lake, topic: str) -> None:
-    half_filled(door, lake, topic)
-    door.create("another")
+def test_another_topics_table_is_refused(api: ApiServer, lake: Lake, topic: str) -> None:
+    half_filled(api, lake, topic)
+    api.create("another")
     with pytest.raises(InvalidRequestError, match="it holds rows of topic"):
-        read(door, lake, "another", table=f"penstock.{topic}")
+        read(api, lake, "another", table=f"penstock.{topic}")
     with pytest.raises(NotFoundError, match="there is no such table"):
-        read(door, lake, "another")
+        read(api, lake, "another")
     with pytest.raises(NotFoundError, match="there is no such topic"):
-        read(door, lake, "nowhere")
+        read(api, lake, "nowhere")
 
 
 def test_a_column_that_another_program_renamed_is_refused(
-    door: Door, lake: Lake, topic: str
+    api: ApiServer, lake: Lake, topic: str
 ) -> None:
-    half_filled(door, lake, topic)
+    half_filled(api, lake, topic)
     with lake.table(topic).update_schema() as update:
         update.rename_column("value", "payload")
     with pytest.raises(InvalidRequestError, match="value is gone"):
-        read(door, lake, topic)
+        read(api, lake, topic)
 
 
 def test_cleaning_that_passed_the_pin_is_an_error(
-    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic_id = door.topics[topic][0]
-    door.produce(topic, 0, count=1)
-    follow(door, lake, topic)
+    topic_id = api.topics[topic][0]
+    api.produce(topic, 0, count=1)
+    follow(api, lake, topic)
     for _ in range(2):
-        door.produce(topic, 0, count=1)
-    door.drain()
+        api.produce(topic, 0, count=1)
+    api.drain()
 
     def clean() -> None:
         # The record at offset 1 has a newer one of its key; here that is past the pinned end.
-        door.produce(topic, 0, count=1)
-        door.drain()
-        with JobLease(door.client, kind="test", name="tests") as job:
+        api.produce(topic, 0, count=1)
+        api.drain()
+        with JobLease(api.client, kind="test", name="tests") as job:
             request = replacement(
-                door.client, door.objects, job, topic_id, kept=lambda base: base in {0, 3}
+                api.client, api.objects, job, topic_id, kept=lambda base: base in {0, 3}
             )
-            assert door.client.replace(request).codes == [""]
+            assert api.client.replace(request).codes == [""]
 
     around(monkeypatch, "before the log is read", clean)
     with pytest.raises(ConflictError, match="cleaned offsets 1 to 2 since"):
-        read(door, lake, topic)
-    assert places(read(door, lake, topic)) == [(0, 0), (0, 3)]
+        read(api, lake, topic)
+    assert places(read(api, lake, topic)) == [(0, 0), (0, 3)]
 
 
 # -- schemas ---------------------------------------------------------------------------------------
 
 
 def test_newer_schemas_add_their_columns_and_dead_letters_are_no_rows(
-    door: Door, lake: Lake, topic: str, registry: Registry
+    api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
     one = record(("a", "long"))
     two = record(("a", "long"), ("b", ["null", "string"]))
     first = registry.register(f"{topic}-value", one)
     second = registry.register(f"{topic}-value", two)
-    produce_values(door, topic, avro(first, one, {"a": 1}))
-    typed(door, lake, topic, registry)
-    produce_values(door, topic, [*avro(first, one, {"a": 2}), b"no value", None])
-    produce_values(door, topic, avro(second, two, {"a": 3, "b": "x"}))
+    produce_values(api, topic, avro(first, one, {"a": 1}))
+    typed(api, lake, topic, registry)
+    produce_values(api, topic, [*avro(first, one, {"a": 2}), b"no value", None])
+    produce_values(api, topic, avro(second, two, {"a": 3, "b": "x"}))
     before = lake.table(topic).metadata_location
-    rows = read(door, lake, topic, registry=registry.url).sort_by("kafka_offset")
+    rows = read(api, lake, topic, registry=registry.url).sort_by("kafka_offset")
     assert rows.column("a").to_pylist() == [1, 2, 3]
     assert rows.column("b").to_pylist() == [None, None, "x"]
     assert lake.table(topic).metadata_location == before, "the table stays as it is"
     pruned = read(
-        door, lake, topic, registry=registry.url, row_filter="b is null", columns=["kafka_offset"]
+        api, lake, topic, registry=registry.url, row_filter="b is null", columns=["kafka_offset"]
     )
     assert sorted(pruned.column("kafka_offset").to_pylist()) == [0, 1]
-    typed(door, lake, topic, registry)
+    typed(api, lake, topic, registry)
     assert set(lake.table(topic).schema().column_names) >= {"a", "b"}
-    after = read(door, lake, topic, registry=registry.url).sort_by("kafka_offset")
+    after = read(api, lake, topic, registry=registry.url).sort_by("kafka_offset")
     assert after.select(["a", "b"]).equals(rows.select(["a", "b"]))
 
 
 def test_values_of_all_types_are_the_same_before_and_after_they_are_stored(
-    door: Door, lake: Lake, topic: str, registry: Registry
+    api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
     schema = record(
         ("id", "int"),
@@ -337,33 +339,33 @@ def test_values_of_all_types_are_the_same_before_and_after_they_are_stored(
     }  # fmt: skip
     number = registry.register(f"{topic}-value", schema)
     for _ in range(2):
-        produce_values(door, topic, avro(number, schema, value, {**value, "delay": 0.5}))
-        typed(door, lake, topic, registry)
-    produce_values(door, topic, avro(number, schema, {**value, "tags": {}, "stops": []}))
-    before = read(door, lake, topic, registry=registry.url).sort_by("kafka_offset")
+        produce_values(api, topic, avro(number, schema, value, {**value, "delay": 0.5}))
+        typed(api, lake, topic, registry)
+    produce_values(api, topic, avro(number, schema, {**value, "tags": {}, "stops": []}))
+    before = read(api, lake, topic, registry=registry.url).sort_by("kafka_offset")
     assert before.num_rows == 5
-    typed(door, lake, topic, registry)
-    assert read(door, lake, topic, registry=registry.url).sort_by("kafka_offset").equals(before)
+    typed(api, lake, topic, registry)
+    assert read(api, lake, topic, registry=registry.url).sort_by("kafka_offset").equals(before)
 
 
 def test_a_schema_that_would_stop_the_table_stops_the_view(
-    door: Door, lake: Lake, topic: str, registry: Registry
+    api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
     one, two = record(("a", "long")), record(("a", "string"))
-    produce_values(door, topic, avro(registry.register("s", one), one, {"a": 1}))
-    typed(door, lake, topic, registry)
+    produce_values(api, topic, avro(registry.register("s", one), one, {"a": 1}))
+    typed(api, lake, topic, registry)
     with pytest.raises(InvalidRequestError, match="the option registry is its URL"):
-        read(door, lake, topic)
-    produce_values(door, topic, avro(registry.register("s", two), two, {"a": "x"}))
+        read(api, lake, topic)
+    produce_values(api, topic, avro(registry.register("s", two), two, {"a": "x"}))
     with pytest.raises(InvalidRequestError) as viewed:
-        read(door, lake, topic, registry=registry.url)
+        read(api, lake, topic, registry=registry.url)
     with pytest.raises(InvalidRequestError) as followed:
-        typed(door, lake, topic, registry)
+        typed(api, lake, topic, registry)
     assert str(viewed.value) == str(followed.value)
 
 
 def test_a_newer_schema_of_the_topics_configs_is_followed(
-    door: Door, lake: Lake, topic: str
+    api: ApiServer, lake: Lake, topic: str
 ) -> None:
     def schema(*names: str) -> dict[str, str]:
         text = {"type": "object", "properties": {name: {"type": "integer"} for name in names}}
@@ -372,12 +374,12 @@ def test_a_newer_schema_of_the_topics_configs_is_followed(
             "penstock.table.schema.text": json.dumps(text),
         }
 
-    door.alter(topic, schema("a"))
-    produce_values(door, topic, [b'{"a": 1}'])
-    follow(door, lake, topic)
-    door.alter(topic, schema("a", "b"))
-    produce_values(door, topic, [b'{"a": 2, "b": 3}'])
-    rows = read(door, lake, topic).sort_by("a")
+    api.alter(topic, schema("a"))
+    produce_values(api, topic, [b'{"a": 1}'])
+    follow(api, lake, topic)
+    api.alter(topic, schema("a", "b"))
+    produce_values(api, topic, [b'{"a": 2, "b": 3}'])
+    rows = read(api, lake, topic).sort_by("a")
     assert list(zip(*(rows.column(name).to_pylist() for name in "ab"), strict=True)) == [
         (1, None),
         (2, 3),
@@ -395,7 +397,7 @@ def of_keys(rows: pa.Table) -> dict[bytes, bytes]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_view_of_keys_is_what_the_table_will_be(
-    door: Door, lake: Lake, topic: str, seed: int
+    api: ApiServer, lake: Lake, topic: str, seed: int
 ) -> None:
     chance = random.Random(seed)
     for _ in range(3):
@@ -409,19 +411,19 @@ def test_a_view_of_keys_is_what_the_table_will_be(
                 )
                 for _ in range(chance.randrange(1, 25))
             ]
-            produce(door, topic, chance.randrange(2), [*changes, new_record(None, b"bad")])
+            produce(api, topic, chance.randrange(2), [*changes, new_record(None, b"bad")])
         if not lake.folder.exists():
-            follow(door, lake, topic, mode="upsert", buckets=4)
+            follow(api, lake, topic, mode="upsert", buckets=4)
             continue
-        found = of_keys(read(door, lake, topic))
-        few = of_keys(read(door, lake, topic, row_filter=GreaterThanOrEqual("value", b"5")))
-        follow(door, lake, topic, mode="upsert", target_file_bytes=400)
+        found = of_keys(read(api, lake, topic))
+        few = of_keys(read(api, lake, topic, row_filter=GreaterThanOrEqual("value", b"5")))
+        follow(api, lake, topic, mode="upsert", target_file_bytes=400)
         assert found == dict(lake.rows(topic, "key", "value"))
         assert few == {key: value for key, value in found.items() if value >= b"5"}
 
 
 def test_keys_of_a_schema_are_the_same_though_it_is_widened(
-    door: Door, lake: Lake, topic: str, registry: Registry
+    api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
     values = record(("n", "int"))
     narrow = record(("id", "int"), ("region", "string")) | {"name": "Key"}
@@ -432,18 +434,18 @@ def test_keys_of_a_schema_are_the_same_though_it_is_widened(
     old, new = avro(one, narrow, *keys), avro(two, wide, *keys)
     stored = [avro(number, values, {"n": n})[0] for n in range(3)]
     options: dict[str, Any] = {"key_kind": "registry", "mode": "upsert", "buckets": 2}
-    produce(door, topic, 0, [new_record(key, stored[0]) for key in old])
-    typed(door, lake, topic, registry, **options)
+    produce(api, topic, 0, [new_record(key, stored[0]) for key in old])
+    typed(api, lake, topic, registry, **options)
     changes = [(new[3], 1), (old[5], 1), (new[5], 2), (old[6], None), (None, 1)]
     produce(
-        door,
+        api,
         topic,
         0,
         [new_record(key, None if n is None else stored[n]) for key, n in changes],
     )
 
     def seen() -> list[tuple[int, str, int]]:
-        rows = read(door, lake, topic, registry=registry.url, columns=["kafka_key", "n"])
+        rows = read(api, lake, topic, registry=registry.url, columns=["kafka_key", "n"])
         return sorted(
             (row["kafka_key"]["id"], row["kafka_key"]["region"], row["n"])
             for row in rows.to_pylist()
@@ -452,26 +454,26 @@ def test_keys_of_a_schema_are_the_same_though_it_is_widened(
     before = seen()
     assert len(before) == 17
     assert [n for _, _, n in before].count(0) == 15
-    typed(door, lake, topic, registry, **options)
+    typed(api, lake, topic, registry, **options)
     assert seen() == before
 
 
 def test_a_stored_row_that_is_newer_stays_though_the_filter_excludes_it(
-    door: Door, lake: Lake, topic: str
+    api: ApiServer, lake: Lake, topic: str
 ) -> None:
-    produce(door, topic, 0, [new_record(b"k", b"new", timestamp_ms=NOW_MS + 9)])
-    follow(door, lake, topic, mode="upsert", buckets=2)
-    produce(door, topic, 1, [new_record(b"k", b"old", timestamp_ms=NOW_MS)])
-    assert of_keys(read(door, lake, topic)) == {b"k": b"new"}
-    assert of_keys(read(door, lake, topic, row_filter=EqualTo("value", b"old"))) == {}
+    produce(api, topic, 0, [new_record(b"k", b"new", timestamp_ms=NOW_MS + 9)])
+    follow(api, lake, topic, mode="upsert", buckets=2)
+    produce(api, topic, 1, [new_record(b"k", b"old", timestamp_ms=NOW_MS)])
+    assert of_keys(read(api, lake, topic)) == {b"k": b"new"}
+    assert of_keys(read(api, lake, topic, row_filter=EqualTo("value", b"old"))) == {}
 
 
 def test_a_table_that_is_too_far_behind_to_be_merged_in_memory_is_refused(
-    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    produce(door, topic, 0, [new_record(b"k", b"1")])
-    follow(door, lake, topic, mode="upsert", buckets=2)
-    produce(door, topic, 0, [new_record(b"%d" % n, b"x" * 1000) for n in range(9)])
+    produce(api, topic, 0, [new_record(b"k", b"1")])
+    follow(api, lake, topic, mode="upsert", buckets=2)
+    produce(api, topic, 0, [new_record(b"%d" % n, b"x" * 1000) for n in range(9)])
     monkeypatch.setattr(union_rows, "LOG_BYTES_MAX", 5000)
     with pytest.raises(InvalidRequestError, match="pipeline table brings the table up to date"):
-        read(door, lake, topic)
+        read(api, lake, topic)

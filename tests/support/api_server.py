@@ -1,4 +1,4 @@
-"""The pipeline's door in tests: a server in a thread with a client, and small jobs by hand."""
+"""The pipeline API in tests: a server in a thread with a client, and small jobs by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from penstock.pipeline.api_messages import (
     WriteRequest,
     WriteRun,
 )
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.pipeline.lease import JobLease
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import RangePart, read_range
@@ -70,7 +70,7 @@ def offsets_in(body: bytes) -> list[int]:
 
 
 def replacement(
-    client: DoorClient,
+    client: PipelineClient,
     objects: ObjectAccess,
     job: JobLease,
     topic_id: str,
@@ -238,12 +238,12 @@ def write_request(
 
 
 @dataclass
-class Door:
-    """A server on a loop of its own thread, and a client of its door."""
+class ApiServer:
+    """A server on a loop of its own thread, and a client of its API."""
 
     server: Server
     loop: asyncio.AbstractEventLoop
-    client: DoorClient
+    client: PipelineClient
     objects: ObjectAccess
     topics: dict[str, tuple[str, int]] = field(default_factory=dict)
     """By name: id and key."""
@@ -363,8 +363,8 @@ class Door:
 
 
 @contextmanager
-def serve_in_thread(data: Path, **changes: Any) -> Iterator[Door]:
-    """An embedded server with small files, and its door."""
+def serve_in_thread(data: Path, **changes: Any) -> Iterator[ApiServer]:
+    """An embedded server with small files, and its API."""
     values: dict[str, Any] = {
         "data": str(data),
         "kafka": "127.0.0.1:0",
@@ -394,9 +394,9 @@ def serve_in_thread(data: Path, **changes: Any) -> Iterator[Door]:
         server = asyncio.run_coroutine_threadsafe(start(), loop).result(WAIT_S)
         started.append(server)
         assert server.http_address is not None
-        options = DoorOptions(urls=(f"http://{server.http_address}",), deadline_s=60.0)
-        with DoorClient(options) as client, ObjectAccess(client) as objects:
-            yield Door(server, loop, client, objects)
+        options = ClientOptions(urls=(f"http://{server.http_address}",), deadline_s=60.0)
+        with PipelineClient(options) as client, ObjectAccess(client) as objects:
+            yield ApiServer(server, loop, client, objects)
     finally:
         for server in started:
             asyncio.run_coroutine_threadsafe(server.stop(), loop).result(WAIT_S)

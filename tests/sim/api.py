@@ -1,4 +1,4 @@
-"""The pipeline's door of a simulated agent: the real routes, called as HTTP requests would be.
+"""The pipeline API of a simulated agent: the real routes, called as HTTP requests would be.
 
 What is between a caller and an agent loses requests and replies, carries out requests twice and
 long after, and is cut, as `sim.wire` does with Kafka's connections.
@@ -41,7 +41,7 @@ class ProblemError(Exception):
         self.problem = problem
 
 
-def open_door(sources: PipelineSources) -> Starlette:
+def open_api(sources: PipelineSources) -> Starlette:
     """An agent's side."""
     return Starlette(routes=pipeline_routes(sources))
 
@@ -60,7 +60,7 @@ def sources_of(**parts: Any) -> PipelineSources:
     )
 
 
-class Door:
+class ApiCaller:
     """A caller's side: of one job's driver, or of one writer."""
 
     def __init__(self, world: World, chance: Chance) -> None:
@@ -78,7 +78,7 @@ class Door:
         """
         body = b"" if message is None else msgspec.json.encode(message)
         parts = agent.parts
-        app = None if parts is None else parts.door
+        app = None if parts is None else parts.api
         if app is None or agent.broker is None or agent.node.dead:
             raise BrokenError("connection refused")
         link = SimulatedLink(
