@@ -14,6 +14,7 @@ from penstock.state.schema import (
     LOST_HISTORIES,
     LOST_RANGES,
     OLDEST_VERSION,
+    ONGOING,
     OPEN_OFFSETS,
     PENDING_GROUPS,
     PENDING_OFFSETS,
@@ -39,6 +40,7 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
     # 6 to 7: transactions.
     6: (
         TRANSACTIONS,
+        ONGOING,
         TRANSACTION_PARTITIONS,
         OPEN_OFFSETS,
         TRANSACTION_GROUPS,

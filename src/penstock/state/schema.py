@@ -145,6 +145,8 @@ TRANSACTIONS: Final = """CREATE TABLE transactions (
         added INTEGER NOT NULL,
         offsets INTEGER NOT NULL
     ) STRICT"""
+# A look for time-outs reads this alone, however many transactional ids there are.
+ONGOING: Final = "CREATE INDEX ongoing ON transactions (changed_ms) WHERE state = 1"
 TRANSACTION_PARTITIONS: Final = """CREATE TABLE transaction_partitions (
         producer_id INTEGER NOT NULL,
         partition_key INTEGER NOT NULL,
@@ -298,6 +300,7 @@ SCHEMA: Final = (
     LOST_HISTORIES,
     DIGESTS,
     TRANSACTIONS,
+    ONGOING,
     TRANSACTION_PARTITIONS,
     OPEN_OFFSETS,
     TRANSACTION_GROUPS,

@@ -85,6 +85,9 @@ class AbortTransactions(Command, frozen=True, tag="txn!"):
     """
 
     items: list[tuple[str, int, int, int]]
+    timed_out: bool = False
+    """Pass over those whose time-out has not passed at the entry's journal time, whatever the clock
+    of the proposer says."""
 
 
 class ExpireTransactions(Command, frozen=True, tag="txn/"):

@@ -17,6 +17,8 @@ SELECT_TRANSACTIONS: Final = (
     "SELECT producer_id, transactional_id, epoch, last_epoch, last_producer_id, state, timeout_ms,"
     " changed_position, changed_ms, added, offsets FROM transactions"
 )
+IS_ONGOING: Final = f"state = {TransactionState.ONGOING.value}"
+"""No parameter, since the index of what is ongoing is partial."""
 _STATE: Final = 5
 _SAVE: Final = (
     "INSERT INTO transactions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -118,12 +120,11 @@ class TransactionTables:
         self._execute("DELETE FROM transactions WHERE producer_id = ?", (row.producer_id,))
 
     def ongoing(self) -> list[Transaction]:
-        """All that are ongoing, by producer id. Reads all rows."""
+        """All that are ongoing, by producer id."""
         return [
             transaction_of_row(found)
             for found in self._execute(
-                f"{SELECT_TRANSACTIONS} WHERE state = ? ORDER BY producer_id",
-                (TransactionState.ONGOING,),
+                f"{SELECT_TRANSACTIONS} WHERE {IS_ONGOING} ORDER BY producer_id"
             ).fetchall()
         ]
 

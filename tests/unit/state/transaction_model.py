@@ -66,6 +66,7 @@ class Owner:
     epoch: int
     since: int
     changed: int
+    timeout: int = 0
     before: tuple[int, int] | None = None
     """The producer id and epoch that the last answer took the place of."""
     state: str = "empty"
@@ -107,6 +108,7 @@ class Model:
                         owner
                         and owner.open
                         and (owner.producer, owner.epoch, owner.since) == (producer, epoch, since)
+                        and not (command.timed_out and time_ms < owner.changed + owner.timeout)
                     ):
                         self.close(owner, False, position, time_ms)
                         owner.epoch += 1
@@ -153,7 +155,7 @@ class Model:
     def init(self, command: InitTransaction, position: int, time_ms: int) -> AnyAnswer:
         owner = self.owners.get(command.transactional_id)
         if owner is None:
-            owner = Owner(self.new_producer(), 0, position, time_ms)
+            owner = Owner(self.new_producer(), 0, position, time_ms, command.timeout_ms)
             self.owners[command.transactional_id] = owner
             return self.answer(owner)
         has = (command.producer_id, command.epoch)
@@ -167,6 +169,7 @@ class Model:
         if command.producer_id < 0:
             owner.before = None
         owner.state, owner.since, owner.changed = "empty", position, time_ms
+        owner.timeout = command.timeout_ms
         return self.answer(owner)
 
     def add(self, command: AddToTransaction, position: int, time_ms: int) -> AnyAnswer:

@@ -195,6 +195,7 @@ def abort_transactions(context: ApplyContext, command: AbortTransactions) -> Any
             row is None
             or row.state is not TransactionState.ONGOING
             or (row.producer_id, row.epoch, row.since) != (producer_id, epoch, since)
+            or (command.timed_out and row.changed_ms + row.timeout_ms > context.time_ms)
         ):
             continue
         if aborted and ended + row.added + row.offsets > ENDED_PER_COMMAND:

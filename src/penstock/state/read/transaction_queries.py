@@ -9,8 +9,8 @@ from typing import Any, Final
 from penstock.model.ids import PartitionKey
 from penstock.state.read.connection import Parameters, StateConnection
 from penstock.state.rows import OffsetRow
-from penstock.state.transaction_tables import SELECT_TRANSACTIONS, transaction_of_row
-from penstock.state.transactions import AbortedRange, Transaction, TransactionState
+from penstock.state.transaction_tables import IS_ONGOING, SELECT_TRANSACTIONS, transaction_of_row
+from penstock.state.transactions import AbortedRange, Transaction
 
 _ABORTED: Final = (
     "SELECT producer_id, first_offset, marker_offset, last_stable FROM aborted"
@@ -47,12 +47,11 @@ class TransactionQueries(StateConnection):
         return [transaction_of_row(row) for row in rows]
 
     def timed_out_transactions(self, time_ms: int, *, limit: int) -> list[Transaction]:
-        """Ongoing transactions whose time-out has passed at a journal time, the oldest first. Reads
-        all transactional ids."""
+        """Ongoing transactions whose time-out has passed at a journal time, the oldest first."""
         rows = self._of_transactions(
-            f"{SELECT_TRANSACTIONS} WHERE state = ? AND changed_ms + timeout_ms <= ?"
+            f"{SELECT_TRANSACTIONS} WHERE {IS_ONGOING} AND changed_ms + timeout_ms <= ?"
             " ORDER BY changed_ms, producer_id LIMIT ?",
-            (TransactionState.ONGOING, time_ms, limit),
+            (time_ms, limit),
         )
         return [transaction_of_row(row) for row in rows]
 

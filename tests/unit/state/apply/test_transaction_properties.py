@@ -123,7 +123,7 @@ def draw_command(data: st.DataObject, model: Model, position: int) -> AnyCommand
         case "init":
             if data.draw(st.booleans()):
                 common |= {"producer_id": -1, "epoch": -1}
-            return InitTransaction(timeout_ms=1_000, **common)
+            return InitTransaction(timeout_ms=data.draw(st.integers(1, 3)), **common)
         case "add":
             return AddToTransaction(
                 partitions=data.draw(keys), groups=data.draw(groups), seen_position=seen, **common
@@ -148,7 +148,7 @@ def draw_command(data: st.DataObject, model: Model, position: int) -> AnyCommand
                 last -= data.draw(st.sampled_from([0, 0, 1]))
                 items.append((other, found.producer, found.epoch, last))
             if kind == "abort":
-                return AbortTransactions(items=items)
+                return AbortTransactions(items=items, timed_out=data.draw(st.booleans()))
             return ExpireTransactions(items=items)
         case "trim" if alive := sorted(model.logs):
             key = data.draw(st.sampled_from(alive))

@@ -48,6 +48,7 @@ from penstock.state.transaction_commands import (
     ExpireTransactions,
     InitTransaction,
 )
+from penstock.state.transaction_tables import IS_ONGOING, SELECT_TRANSACTIONS
 from penstock.state.transactions import PARTITIONS_MAX_CONFIG, TransactionState, is_marker
 from support.state_rows import group_offsets
 from unit.state.orders import KEY, TOPIC_ID, TestClock, batch, commit, open_order, topic
@@ -506,6 +507,30 @@ def test_time_outs_end_a_bounded_number_in_one_entry(
         transactional_id="a", producer_id=rows[0].producer_id, epoch=0, commits=True
     )
     assert reason(caller.send(end)) is Refusal.FENCED_PRODUCER
+
+
+def test_a_clock_that_is_ahead_ends_nothing_that_is_not_due(
+    caller: Caller, clock: TestClock
+) -> None:
+    caller.add(KEY)
+    row = caller.queries.transaction("x")
+    assert row is not None
+    items = [(row.transactional_id, row.producer_id, row.epoch, row.since)]
+    due_ms = row.changed_ms + row.timeout_ms
+    clock.ms = due_ms - 1
+    abort = AbortTransactions(items=items, timed_out=True)
+    assert caller.send(abort) == TransactionsAborted(1, 0)
+    assert caller.state is TransactionState.ONGOING
+    clock.ms = due_ms
+    assert caller.send(abort) == TransactionsAborted(1, 1)
+
+
+def test_those_that_are_ongoing_are_found_without_reading_all(caller: Caller) -> None:
+    plan = caller.queries._execute(
+        f"EXPLAIN QUERY PLAN {SELECT_TRANSACTIONS} WHERE {IS_ONGOING}"
+        " AND changed_ms + timeout_ms <= 1 ORDER BY changed_ms"
+    )
+    assert [row[-1] for row in plan] == ["SCAN transactions USING INDEX ongoing"]
 
 
 @pytest.mark.parametrize("kind", [AbortTransactions, ExpireTransactions])
