@@ -315,6 +315,17 @@ class ClusterFoundation(Foundation):
         return [
             Job(name="retention", interval_s=interval_s, run=self._retain, matters=True),
             Job(name="leftovers", interval_s=1.0, run=self.log.keeper.clear_leftovers),
+            Job(
+                name="time-outs of transactions",
+                interval_s=1.0,
+                run=self.log.transactions.abort_timed_out,
+                matters=True,
+            ),
+            Job(
+                name="unused transactional ids",
+                interval_s=interval_s,
+                run=self.log.transactions.forget_unused,
+            ),
             Job(name="scrub", interval_s=1.0, run=self.log.scrubber.run_once),
             Job(
                 name="archive",

@@ -212,11 +212,22 @@ class OwnFoundation(Foundation):
 
     def jobs(self) -> Sequence[Job]:
         """See `Foundation`."""
-        keeper, upkeep = self.log.keeper, self.upkeep
+        keeper, transactions, upkeep = self.log.keeper, self.log.transactions, self.upkeep
         interval_s = self.settings.retention_check_s
         return [
             Job(name="retention", interval_s=interval_s, run=keeper.run_once, matters=True),
             Job(name="leftovers", interval_s=1.0, run=keeper.clear_leftovers),
+            Job(
+                name="time-outs of transactions",
+                interval_s=1.0,
+                run=transactions.abort_timed_out,
+                matters=True,
+            ),
+            Job(
+                name="unused transactional ids",
+                interval_s=interval_s,
+                run=transactions.forget_unused,
+            ),
             Job(name="scrub", interval_s=1.0, run=self.log.scrubber.run_once),
             Job(name="upkeep of the journal", interval_s=1.0, run=upkeep.run_once, matters=True),
             Job(name="checkpoints", interval_s=1.0, run=upkeep.checkpoint, matters=True),

@@ -27,6 +27,7 @@ def log_limits(settings: ServerSettings) -> LogSettings:
         retention_check_ms=settings.retention_check_ms,
         delete_grace_ms=settings.delete_grace_ms,
         producer_id_expiration_ms=settings.producer_id_expiration_ms,
+        transactional_id_expiration_ms=settings.transactional_id_expiration_ms,
         snapshot_interval_ms=settings.snapshot_interval_ms,
         snapshot_entries=settings.snapshot_entries,
         state_check_interval_ms=settings.state_check_interval_ms,

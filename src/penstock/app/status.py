@@ -87,6 +87,8 @@ def gauges(parts: Parts, *, ready_s: float) -> dict[str, float]:
         "penstock_clock_in_doubt": float(parts.ages.now_ms() is None),
         "penstock_clock_off_seconds": parts.clock.doubted_ms / 1000,
         "penstock_journal_time_ahead_seconds": log.keeper.time_setting.ahead_ms() / 1000,
+        "penstock_transactions_timed_out_total": log.transactions.timed_out_count,
+        "penstock_transactional_ids_forgotten_total": log.transactions.forgotten_count,
         "penstock_topics": len(topics),
         "penstock_partitions": sum(topic.partitions for topic in topics),
         "penstock_journal_position": parts.position,

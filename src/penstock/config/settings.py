@@ -237,6 +237,15 @@ class ServerSettings(PlaceSettings, frozen=True, kw_only=True, forbid_unknown_fi
             kafka="producer.id.expiration.ms",
         ),
     ] = DAY_MS
+    transactional_id_expiration_ms: Annotated[
+        int,
+        of_topics(
+            "A transactional id is forgotten after this time without a transaction. One that is "
+            "open isn't.",
+            1,
+            kafka="transactional.id.expiration.ms",
+        ),
+    ] = 7 * DAY_MS
 
     group_initial_rebalance_delay_ms: Annotated[
         int,

@@ -28,6 +28,7 @@ from penstock.log.partitions import Partitions
 from penstock.log.producer_ids import ProducerIds
 from penstock.log.reads import Reads
 from penstock.log.retention.keeper import Keeper
+from penstock.log.retention.transactions import TransactionKeeper
 from penstock.log.routing import Path
 from penstock.log.settings import LogSettings
 from penstock.log.state_queries import StateQueries
@@ -85,7 +86,8 @@ class Log:
                 behind.
             database: see `LogParts`.
             remote_wal: how other agents' WALs are read.
-            is_keeper: whether retention, deletion and the scrub of objects are this agent's.
+            is_keeper: whether retention, deletion, the scrub of objects and the time-outs of
+                transactions are this agent's.
             ages, held_since_ms, compare_history: see `Keeper`.
         """
         instruments = instruments or NoInstruments()
@@ -187,6 +189,15 @@ class Log:
             confirm_head=order.confirm_head,
             compare_history=compare_history,
             held_since_ms=held_since_ms,
+        )
+        self.transactions = TransactionKeeper(
+            queries=queries.caught_up,
+            view=view,
+            committer=order,
+            ages=ages,
+            pool=pool,
+            limits=limits,
+            may_propose=is_keeper,
         )
         # The rooms' parts that many ask for.
         self.tail, self.blocks, self.waiters = (

@@ -49,6 +49,8 @@ class LogSettings:
     retention_check_ms: int = 300_000
     delete_grace_ms: int = 60_000
     producer_id_expiration_ms: int = 86_400_000
+    transactional_id_expiration_ms: int = 7 * 86_400_000
+    """A transactional id is forgotten after it has had no transaction for this long, in ms."""
     producer_id_block: int = 1000
     writer_expiration_ms: int = 30 * 86_400_000
     """The last batch of a pipeline's writer is forgotten after the writer has been silent for this

@@ -260,6 +260,16 @@ _TABLE: Final = (
         "penstock_scrub_passes_total", _C, "Times that the scrubber has read all that is stored."
     ),
     Metric(
+        "penstock_transactions_timed_out_total",
+        _C,
+        "Transactions that this agent aborted since their time-out had passed.",
+    ),
+    Metric(
+        "penstock_transactional_ids_forgotten_total",
+        _C,
+        "Transactional ids that this agent forgot after transactional_id_expiration_ms.",
+    ),
+    Metric(
         "penstock_fetch_errors_total",
         _C,
         "Partitions that a Fetch, or a look-up by time, could not read, by type of error.",

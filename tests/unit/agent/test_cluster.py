@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.agent.assembly import Agent, assemble
-from penstock.agent.cluster import ClusterFoundation, ClusterJournal
+from penstock.agent.cluster import ClusterFoundation, ClusterJournal, is_chosen
 from penstock.agent.jobs import Job
 from penstock.agent.ports import AgentPorts
 from penstock.agent.settings import AgentSettings, ClusterSettings
@@ -25,10 +25,13 @@ from penstock.model.errors import PenstockError, RetryableError
 from penstock.order.protocol import AgentIdentity
 from penstock.ports.objects import ObjectInfo
 from penstock.segment import object_key
+from penstock.state.answers import TransactionSettled
 from penstock.state.commands import CondemnObjects, CreateTopic
 from penstock.state.digest_plan import Verdict
 from penstock.state.read.queries import Queries
 from penstock.state.schema import FEATURE_LEVEL_MAX
+from penstock.state.transaction_commands import AddToTransaction, InitTransaction
+from penstock.state.transactions import TransactionState
 from penstock.system.believed_clock import BelievedClock
 from support.cluster_rig import NoCalls, ScriptedStore, passing
 from support.simulated.device import SimulatedDevice
@@ -38,6 +41,7 @@ from support.simulated.randomness import SeededRandom
 from support.simulated.virtual_loop import Node, VirtualClock, VirtualLoop
 from support.waiting import until
 
+TIME_OUTS = "time-outs of transactions"
 WAIT_S = 30.0
 """A start that the journal holds up is given up after twice that."""
 
@@ -277,8 +281,45 @@ async def test_agents_whose_states_differ_archive_and_delete_nothing(world: Worl
     assert any(name.startswith("archive/") for name in world.store.objects), "it was due"
 
 
-async def _run(job: Job) -> None:
-    await job.run()
+async def test_time_outs_of_transactions_are_those_of_whichever_agent_is_alive(
+    world: World,
+) -> None:
+    hosts = await world.begin()
+    await until(lambda: hosts[0].foundation.view.feature_level == FEATURE_LEVEL_MAX)
+    (keeper,) = [host for host in hosts if is_keeper(host)]
+    (other,) = [host for host in hosts if host is not keeper]
+    init = InitTransaction(transactional_id="x", timeout_ms=60_000)
+    (begun,) = await keeper.do(keeper.foundation.order.commit([init]))
+    assert isinstance(begun, TransactionSettled), begun
+    await keeper.do(
+        keeper.foundation.order.commit(
+            [
+                AddToTransaction(
+                    transactional_id="x",
+                    producer_id=begun.producer_id,
+                    epoch=begun.epoch,
+                    partitions=[],
+                    groups=["g"],
+                )
+            ]
+        )
+    )
+    (aborts,) = [job for job in other.foundation.jobs() if job.name == TIME_OUTS]
+    keeper.crash()
+    await until(lambda: is_keeper(other))
+    assert await other.do(_run(aborts)) == 0
+    await passing(61)
+    assert await other.do(_run(aborts)) == 1
+    (row,) = other.foundation.queries().transactions_page(-1, limit=9)
+    assert (row.state, row.epoch) == (TransactionState.ABORTED, begun.epoch + 1)
+
+
+def is_keeper(host: Host) -> bool:
+    return is_chosen(b"keeper", host.foundation.view, host.agent_id)
+
+
+async def _run(job: Job) -> object:
+    return await job.run()
 
 
 def _is_equal(host: Host) -> bool:

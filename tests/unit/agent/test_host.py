@@ -27,9 +27,10 @@ from penstock.objects import open_store
 from penstock.order.host.streams import socket_path
 from penstock.order.protocol import AgentIdentity
 from penstock.records.batch import check_batch
-from penstock.state.answers import TopicCreated
+from penstock.state.answers import TopicCreated, TransactionSettled
 from penstock.state.commands import CreateTopic
 from penstock.state.schema import FEATURE_LEVEL_MAX
+from penstock.state.transaction_commands import AddToTransaction, InitTransaction
 from penstock.system.believed_clock import BelievedClock
 from support.cluster_rig import ANY, one_batch, records_of
 from support.simulated.clock import ManualClock
@@ -201,6 +202,24 @@ async def test_only_the_worker_that_writes_the_journal_applies_retention(pair: P
     assert pair.own.log.log_start(key) == 0
     await pair.own.log.keeper.run_once()
     assert pair.own.log.log_start(key) == 2
+
+
+async def test_only_the_worker_that_writes_the_journal_ends_transactions(pair: Pair) -> None:
+    init = InitTransaction(transactional_id="x", timeout_ms=1_000)
+    (begun,) = await pair.other.log.commit([init])
+    assert isinstance(begun, TransactionSettled), begun
+    add = AddToTransaction(
+        transactional_id="x",
+        producer_id=begun.producer_id,
+        epoch=begun.epoch,
+        partitions=[],
+        groups=["g"],
+    )
+    await pair.other.log.commit([add])
+    for life in (pair.writer, pair.worker):
+        life.clock.advance(1)
+    assert await pair.other.log.transactions.abort_timed_out() == 0
+    assert await pair.own.log.transactions.abort_timed_out() == 1
 
 
 async def test_no_worker_goes_by_age_while_the_writer_doubts_its_clock(pair: Pair) -> None:
