@@ -1,6 +1,6 @@
 """How long does a produce take in object mode, from one producer and from many?
 
-A report, not a test. One agent's log (order, replica, flusher: the real ones) on a journal whose
+A report, not a test. One agent of a cluster, assembled as a server does it, on a journal whose
 entries take 1 to 3 ms, as a PostgreSQL's do, and a store in memory whose puts are delayed as S3's
 are: log-normal, median 30 ms, 99th percentile 100 ms. Producers keep one request in flight, or as
 many as `--in-flight` says. The latency should be the flush interval (a lone producer waits all of
@@ -18,37 +18,33 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from typing_extensions import Buffer
 
-from penstock.log import Log
+from penstock.agent.assembly import assemble
+from penstock.agent.settings import AgentSettings, ClusterSettings
+from penstock.groups.settings import GroupSettings
+from penstock.kafka.settings import KafkaSettings
 from penstock.log.append.plan import PartitionAppend
+from penstock.log.archive import ArchiveSettings
 from penstock.log.settings import LogSettings
-from penstock.log.state_queries import ReplicaQueries
-from penstock.log.wals.claims import WalFolder
-from penstock.log.wals.cluster_wal import ClusterWal
 from penstock.model.errors import NotFoundError, PenstockError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.order.protocol import AgentIdentity
 from penstock.ports.objects import ObjectInfo
-from penstock.records.batch import BatchLimits, check_batch
+from penstock.records.batch import check_batch
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
-from penstock.replica import Replica
-from penstock.state.ages import Ages
 from penstock.state.answers import TopicCreated
-from penstock.state.apply.machine import LogMachine
-from penstock.state.commands import CreateTopic, SetFeatureLevel
-from penstock.state.orders import begin_cluster_order
-from penstock.state.read.queries import Queries
-from penstock.state.read.view import StateView
-from penstock.system.believed_clock import BelievedClock
+from penstock.state.commands import CreateTopic
+from penstock.state.schema import FEATURE_LEVEL_MAX
 from penstock.system.clock import SystemClock
-from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
+from support.agent_ports import cluster_ports
+from support.batches import ANY
 from support.simulated.journal import JournalFaults, SimulatedJournal
 
 PUT_MEDIAN_S = 0.030
@@ -56,13 +52,6 @@ PUT_P99_S = 0.100
 _SIGMA = math.log(PUT_P99_S / PUT_MEDIAN_S) / 2.326
 """Of the log-normal distribution: 2.326 standard deviations lie below the 99th percentile."""
 PARTITIONS = 64
-ANY = BatchLimits(
-    message_bytes_max=1 << 30,
-    timestamp_before_max_ms=2**63 - 1,
-    timestamp_after_max_ms=2**63 - 1,
-    log_append_time=False,
-    compacts=False,
-)
 
 
 class SlowStore:
@@ -93,9 +82,9 @@ class SlowStore:
         for key in keys:
             self.objects.pop(key, None)
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
         for key in sorted(self.objects):
-            if key.startswith(prefix):
+            if key.startswith(prefix) and key > after:
                 yield ObjectInfo(key=key, size_bytes=len(self.objects[key]), modified_ms=0)
 
 
@@ -113,55 +102,40 @@ class Bench:
         journal = SimulatedJournal(
             random=chance, clock=clock, faults=JournalFaults(commit_ms=(1, 3))
         )
-        path = self.folder / "replica.sqlite"
-        machine = LogMachine()
-        replica = Replica.open(path, machine, fsync=False, keeps_journal=False)
-        self.order = await begin_cluster_order(
+        self.fatal: list[BaseException] = []
+        self.closes: list[Callable[[], None]] = []
+        self.pool, self.applier = ThreadPoolExecutor(4), ThreadPoolExecutor(1)
+        ports = cluster_ports(
             journal.connect(),
-            replica,
-            machine,
-            identity=AgentIdentity(agent_id=1, level_max=2),
             cluster_id=journal.cluster_id,
-            clock=clock,
-            random=chance,
-            executor=ThreadPoolExecutor(1),
-        )
-        local: dict[int, Queries] = {}
-
-        def queries() -> Queries:
-            import threading
-
-            return local.setdefault(threading.get_ident(), Queries(path))
-
-        view = StateView.load(queries())
-        self.pool = ThreadPoolExecutor(4)
-        folder = WalFolder(
-            device=PosixDevice(self.folder),
-            random=chance,
-            file_bytes=64 << 20,
-            bytes_max=512 << 20,
-        )
-        self.log = Log(
-            order=self.order,
-            own_wal=lambda parts: ClusterWal(parts, folder=folder),
-            view=view,
-            queries=ReplicaQueries(queries),
+            replica=self.folder / "replica.sqlite",
             store=self.store,
             clock=clock,
-            ages=Ages(BelievedClock(clock, after_ms=600_000)),
-            heads=self.order,
-            limits=LogSettings(
+            random=chance,
+            fatal=self.fatal,
+            closes=self.closes,
+            wal_bytes_max=512 << 20,
+            wal_file_bytes=64 << 20,
+            applier=self.applier,
+            pool=self.pool,
+        )
+        settings = AgentSettings(
+            identity=AgentIdentity(agent_id=1, level_max=FEATURE_LEVEL_MAX),
+            advertised_host="127.0.0.1",
+            advertised_port=1,
+            log=LogSettings(
                 durability=self.arguments.durability,
                 flush_interval_ms=self.arguments.interval_ms,
             ),
-            agent_id=1,
-            pool=self.pool,
-            on_fatal=_fatal,
+            groups=GroupSettings(),
+            kafka=KafkaSettings(),
+            retention_check_s=60.0,
+            cluster=ClusterSettings(archive=ArchiveSettings(), restore_window_ms=0),
         )
-        await self.order.start(on_applied=self.log.on_applied, on_answered=self.log.on_answered)
-        await self.order.commit([SetFeatureLevel(level=2)])
-        await self.log.start(epoch=self.order.epoch)
-        (answer,) = await self.order.commit(
+        self.agent = await assemble(settings, ports)
+        await self.agent.start()
+        self.log = self.agent.foundation.log
+        (answer,) = await self.log.commit(
             [CreateTopic(name="t", topic_id=bytes(15) + b"1", partitions=PARTITIONS)]
         )
         assert isinstance(answer, TopicCreated)
@@ -170,9 +144,13 @@ class Bench:
         ]
 
     async def stop(self) -> None:
-        await self.log.close(5)
-        await self.order.close()
+        await self.agent.groups.close()
+        await self.agent.drain(5)
         self.pool.shutdown()
+        self.applier.shutdown()
+        for close in reversed(self.closes):
+            close()
+        assert not self.fatal, self.fatal
 
     async def produce(self, number: int, until_s: float, batch: bytes) -> int:
         """One connection's worth of requests; how many there were."""
@@ -202,10 +180,6 @@ class Bench:
         self.log.append(appends, timeout_ms=30_000, done=done)
         await answer
         assert appends[0].base_offset >= 0
-
-
-def _fatal(error: BaseException) -> None:
-    raise SystemExit(f"fatal: {error}")
 
 
 async def run_case(arguments: argparse.Namespace, connections: int, in_flight: int) -> None:

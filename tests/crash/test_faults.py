@@ -26,8 +26,8 @@ from penstock.replica import replica as replica_module
 from penstock.state.answers import BatchStatus, TopicCreated
 from penstock.state.commands import CreateTopic
 from penstock.wal.recovery import FILE_SUFFIX
-from support.batches import PLAIN, make_batch
-from support.power import ANY, NOW
+from support.batches import ANY, PLAIN, make_batch
+from support.power import NOW
 from support.power_promises import read_all
 from support.simulated.clock import ManualClock
 from support.simulated.cut import PowerCutError

@@ -24,7 +24,7 @@ from penstock.model.errors import (
 )
 from penstock.peers.client import PeerAwayError
 from penstock.peers.codec import WalRange, decode_blocks, decode_wal
-from penstock.peers.receive import AnswerReader, Frame
+from penstock.peers.receive import Frame
 from penstock.peers.serve import serve_blocks, serve_wal
 from penstock.peers.standing import STANDING_PATH, decode_asked, serve_standing
 from penstock.peers.zone import BLOCKS_PATH
@@ -36,6 +36,7 @@ from sim.history import ViolationError
 from sim.identity import are_batches
 from sim.inherited import InheritedStore
 from sim.parts import Parts, assemble
+from support.peer_answers import read_answer
 from support.simulated.device import SimulatedDevice
 from support.simulated.inline_executor import InlineExecutor
 from support.simulated.link import SimulatedLink
@@ -472,14 +473,4 @@ class PeerCalls:
         except RetryableError as error:
             raise PeerAwayError("ask peer", address, str(error)) from error
         data = caller.world.rot.changed_reply(data, self._random)
-        reader = AnswerReader(on_frame, payload_bytes_max)
-        answer = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (
-            len(data),
-            data,
-        )
-        while answer:
-            room = reader.buffer()
-            count = min(len(room), len(answer))
-            room[:count] = answer[:count]
-            answer = answer[count:]
-            reader.received(room, count)
+        read_answer(data, on_frame, payload_bytes_max)

@@ -41,8 +41,7 @@ from penstock.state.answers import TopicCreated
 from penstock.state.commands import AlterTopicConfigs, CreateTopic, DeleteTopic
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
-from support.batches import make_batch
-from support.log_rig import ANY
+from support.batches import ANY, make_batch
 
 T = TypeVar("T")
 

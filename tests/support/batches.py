@@ -11,6 +11,15 @@ from penstock.records.encode import encode_batch
 
 PLAIN = (-1, -1, -1)
 
+ANY = BatchLimits(
+    message_bytes_max=1 << 30,
+    timestamp_before_max_ms=2**63 - 1,
+    timestamp_after_max_ms=2**63 - 1,
+    log_append_time=False,
+    compacts=False,
+)
+"""Takes every valid batch."""
+
 
 def make_batch(
     *values: bytes | None,

@@ -1,51 +1,57 @@
-"""Agents of a simulated cluster with everything that clients meet but bytes: order, view, shards,
-groups, membership and the Kafka handlers, all real, on one simulated journal and virtual time.
+"""Agents of a simulated cluster as clients meet them, assembled as a server does it, on one
+simulated journal, one scripted store and virtual time.
 
-A log's bytes have tests of their own; here offsets come from the view, which the journal moves.
+No client connects: a test hands a request to the agent's broker.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from kio.serial import entity_reader
 
-from penstock.groups.coordinator import GroupCoordinator
+from penstock.agent.assembly import assemble
+from penstock.agent.cluster import ClusterFoundation
+from penstock.agent.settings import AgentSettings, ClusterSettings
 from penstock.groups.settings import GroupSettings
-from penstock.groups.shards import ShardKeeper, ShardSettings
-from penstock.kafka.broker import Broker
+from penstock.groups.shards import ShardSettings
 from penstock.kafka.connection_state import ConnectionState
 from penstock.kafka.context import RequestContext
-from penstock.kafka.nodes import ClusterNodes
 from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.settings import KafkaSettings
 from penstock.kafka.wire import schema
-from penstock.log.fetch.waiters import Waiters
-from penstock.membership.membership import Membership, MembershipSettings
-from penstock.model.errors import PenstockError
-from penstock.model.ids import PartitionKey, partition_key
+from penstock.log.append.plan import PartitionAppend
+from penstock.log.archive import ArchiveSettings
+from penstock.membership.membership import MembershipSettings
+from penstock.model.errors import FencedError, PenstockError, RetryableError
+from penstock.model.ids import partition_key
 from penstock.model.steps import at_once
-from penstock.order.cluster_order import ClusterOrderSettings
 from penstock.order.protocol import AgentIdentity
+from penstock.peers.codec import decode_blocks
+from penstock.peers.receive import Frame
+from penstock.peers.serve import serve_blocks
+from penstock.peers.standing import STANDING_PATH, decode_asked, serve_standing
 from penstock.ports.journal import Journal, JournalRow
-from penstock.replica import Replica
+from penstock.records.batch import check_batch
+from penstock.records.decode import Record
+from penstock.records.encode import encode_batch
 from penstock.state.answers import AnyAnswer
-from penstock.state.apply.machine import LogMachine
 from penstock.state.cluster_tables import GROUP_SHARDS
-from penstock.state.commands import AnyCommand, CommitRuns, CreateTopic, RunCommit
-from penstock.state.order_types import AppliedEntries
-from penstock.state.orders import begin_cluster_order
-from penstock.state.read.queries import Queries
-from penstock.state.read.view import StateView, Topic
+from penstock.state.commands import AnyCommand, CreateTopic
+from penstock.state.read.view import Topic
+from support.agent_ports import cluster_limits, cluster_ports
+from support.batches import ANY
+from support.cluster_rig import ScriptedStore
+from support.peer_answers import read_answer
 from support.replies import body_of
 from support.replies import encoded as encoded_answer
 from support.simulated.journal import JournalFaults, SimulatedJournal
 from support.simulated.randomness import SeededRandom
-from support.simulated.virtual_loop import VirtualClock, VirtualLoop
+from support.simulated.virtual_loop import START_MS, VirtualClock, VirtualLoop
 from support.waiting import until
 
 T = TypeVar("T")
@@ -72,18 +78,6 @@ class SlowRows:
         return rows
 
 
-class ReadBatches(NamedTuple):
-    """What a read of the log gives."""
-
-    views: list[bytes]
-    length: int
-    end_offset: int
-
-    @property
-    def parts(self) -> list[bytes]:
-        return self.views
-
-
 class NoSink:
     """A connection whose peer takes everything."""
 
@@ -106,38 +100,32 @@ class NoSink:
         pass
 
 
-class ViewLog:
-    """Offsets as the view has them; records that nobody reads."""
+class PeerCalls:
+    """Calls between the agents of a world, in the bytes that go over HTTP. Implements `Calls`."""
 
-    append_bytes_max = 1 << 20
-    loads_max = 8
+    def __init__(self, world: World) -> None:
+        self._world = world
 
-    def __init__(self, view: StateView) -> None:
-        self._view = view
-        self.waiters = Waiters()
-
-    def high_watermark(self, key: PartitionKey) -> int:
-        head = self._view.head(key)
-        assert head is not None
-        return head.next_offset
-
-    last_stable_offset = high_watermark
-
-    def log_start(self, key: PartitionKey) -> int:
-        head = self._view.head(key)
-        assert head is not None
-        return head.log_start
-
-    def read(self, key: PartitionKey, offset: int, limit: int, *, may_load: bool) -> ReadBatches:
-        return ReadBatches([b"bytes of records"], 16, self.high_watermark(key))
-
-    read_parts = read
-
-    async def let_queries_find(self) -> None:
-        """Nothing is behind."""
-
-    def partition_bytes(self, keys: Any) -> dict[PartitionKey, int]:
-        return dict.fromkeys(keys, 100)
+    async def call(
+        self,
+        address: str,
+        path: str,
+        body: bytes,
+        *,
+        on_frame: Callable[[Frame], None],
+        payload_bytes_max: list[int],
+    ) -> None:
+        """See `Calls`."""
+        asked = self._world.at(address)
+        if asked is None or asked.dead or asked.node.paused or not asked.serves:
+            raise RetryableError("call", address, "there is no answer")
+        if path == STANDING_PATH:
+            frames = serve_standing(asked.company.standing_of(decode_asked(body)))
+        else:
+            ranges = decode_blocks(body, block_bytes=cluster_limits().block_bytes)
+            frames = serve_blocks(asked.foundation.own_blocks, ranges)
+        data = b"".join([bytes(part) async for part in frames])
+        read_answer(data, on_frame, payload_bytes_max)
 
 
 class ClusterAgent:
@@ -161,19 +149,17 @@ class ClusterAgent:
         self.clock = VirtualClock(world.loop, skew_ms=skew_ms)
         self.node = world.loop.node(f"agent {agent_id}")
         self.journal = SlowRows(world.journal.connect())
-        self.fenced: list[PenstockError] = []
-        self.stopped: PenstockError | None = None
+        self.fatal: list[BaseException] = []
+        """What would have ended its process."""
         self.shard_settings = shards or ShardSettings()
         self.membership_settings = membership or MembershipSettings()
         self.dead = False
         self.serves = False
         """Whether it has begun to serve clients."""
         self.closed = False
-        self.log: ViewLog | None = None
-        self.alone: set[tuple[int, int]] = set()
-        """Other agents and epochs that say here that the journal is away from them alone."""
         self.connection: ConnectionState | None = None
         """Of all requests, where a test sets it; else each has a new one."""
+        self._closes: list[Callable[[], None]] = []
 
     async def start(self) -> ClusterAgent:
         await self.on_node(self._start())
@@ -181,89 +167,57 @@ class ClusterAgent:
 
     async def _start(self) -> None:
         world = self.world
-        machine = LogMachine()
         world.count += 1
-        path = world.folder / f"replica-{self.agent_id}-{world.count}.sqlite"
-        replica = Replica.open(path, machine, fsync=False, keeps_journal=False)
-        self.order = await begin_cluster_order(
+        folder = world.folder / f"agent-{self.agent_id}-{world.count}"
+        folder.mkdir()
+        ports = cluster_ports(
             self.journal,
-            replica,
-            machine,
+            cluster_id=world.journal.cluster_id,
+            replica=folder / "replica.sqlite",
+            store=world.store,
+            clock=self.clock,
+            random=SeededRandom(self.agent_id),
+            fatal=self.fatal,
+            closes=self._closes,
+            calls=PeerCalls(world),
+        )
+        self.agent = await assemble(self._settings(), ports)
+        foundation, company = self.agent.foundation, self.agent.company
+        assert isinstance(foundation, ClusterFoundation)
+        assert company is not None
+        self.foundation, self.company = foundation, company
+        self.order, self.view, self.log = foundation.order, foundation.view, foundation.log
+        self.shards, self.groups, self.broker = company.shards, self.agent.groups, self.agent.broker
+        await self.agent.start()
+        assert company.membership is not None
+        self.membership = company.membership
+        self.serves = True
+
+    def _settings(self) -> AgentSettings:
+        host = f"host{self.agent_id}"
+        return AgentSettings(
             identity=AgentIdentity(
                 agent_id=self.agent_id,
-                endpoint=f"host{self.agent_id}:9092",
+                endpoint=f"{host}:9092",
+                peer=f"{host}:9093",
                 labels={"zone": self.zone} if self.zone else {},
                 level_max=self.level_max,
             ),
-            cluster_id="cluster",
-            clock=self.clock,
-            random=SeededRandom(self.agent_id),
-            settings=ClusterOrderSettings(),
-        )
-        self.queries = Queries(path)
-        self.view = StateView.load(self.queries)
-        self.shards = ShardKeeper(
-            me=self.agent_id,
-            order=self.order,
-            view=self.view,
-            clock=self.clock,
-            shows_answers=lambda: self.order.shows_answers,
-            quiet=lambda: self.membership.quiet,
-            settings=self.shard_settings,
-        )
-        self.groups = GroupCoordinator(
-            committer=self.order,
-            queries=self.queries,
-            view=self.view,
-            clock=self.clock,
-            random=SeededRandom(1000 + self.agent_id),
-            settings=QUICK_GROUPS,
-            ownership=self.shards,
-            shows_answers=lambda: self.order.shows_answers,
-        )
-        await self.order.start(on_applied=self._on_applied, on_stopped=self._on_stopped)
-        self.membership = Membership(
-            me=self.agent_id,
-            epoch=self.order.epoch,
-            order=self.order,
-            view=self.view,
-            clock=self.clock,
-            on_fenced=self.fenced.append,
-            is_alone=lambda agent, epoch: (agent, epoch) in self.alone,
-            settings=self.membership_settings,
-        )
-        self.shards.start(self.groups)
-        self.membership.start()
-        log: Any = ViewLog(self.view)
-        self.log = log
-        self.broker = Broker(
-            view=self.view,
-            committer=self.order,
-            log=log,
-            groups=self.groups,
-            clock=self.clock,
-            random=SeededRandom(2000 + self.agent_id),
-            cluster_id="cluster",
-            node_id=self.agent_id,
-            advertised_host=f"host{self.agent_id}",
+            advertised_host=host,
             advertised_port=9092,
-            settings=KafkaSettings(auto_create_topics=False, confirm_timeout_s=2.0),
-            heads=self.order,
-            cluster=ClusterNodes(
-                me=self.agent_id, view=self.view, coordinator_of=self.shards.coordinator
-            ),
+            log=cluster_limits(),
+            groups=QUICK_GROUPS,
+            kafka=KafkaSettings(auto_create_topics=False, confirm_timeout_s=2.0),
+            retention_check_s=60.0,
+            membership=self.membership_settings,
+            shards=self.shard_settings,
+            cluster=ClusterSettings(archive=ArchiveSettings(), restore_window_ms=0),
         )
-        self.serves = True
 
-    def _on_applied(self, applied: AppliedEntries) -> None:
-        for entry in applied:
-            self.view.apply(entry.outcome.changes)
-        self.shards.follow()
-        if self.log is not None:
-            self.log.waiters.notify_all()
-
-    def _on_stopped(self, error: PenstockError) -> None:
-        self.stopped = error
+    @property
+    def fenced(self) -> list[BaseException]:
+        """What it was told of the end of its epoch."""
+        return [error for error in self.fatal if isinstance(error, FencedError)]
 
     async def close(self) -> None:
         """In order, as at the end of a process."""
@@ -273,11 +227,10 @@ class ClusterAgent:
             await self.on_node(self._close())
 
     async def _close(self) -> None:
-        await self.membership.close()
-        await self.shards.close()
         await self.groups.close()
-        await self.order.close()
-        self.queries.close()
+        await self.agent.drain(0.5)
+        while self._closes:
+            self._closes.pop()()
 
     def kill(self) -> None:
         """SIGKILL, as far as others can tell: it is stopped until the world ends."""
@@ -312,17 +265,29 @@ class ClusterAgent:
         return topic
 
     async def produce(self, name: str, partition: int, count: int) -> None:
-        """Commit a batch of `count` records, somewhere."""
+        """Append a batch of `count` records."""
         topic = self.view.topic(name)
         assert topic is not None
-        self.world.count += 1
-        run = RunCommit(
-            partition_key=partition_key(topic.topic_key, partition),
-            position=0,
-            batches=[100, count, 0, -1, -1, -1],
-        )
-        key = f"{self.agent_id}/{self.world.count}"
-        await self.commit(CommitRuns(runs=[run], object_key=key, object_bytes=100, raw=True))
+        key = partition_key(topic.topic_key, partition)
+        records = [
+            Record(offset_delta=number, timestamp=START_MS, key=None, value=b"v", headers=())
+            for number in range(count)
+        ]
+        batch = bytearray(encode_batch(records, codec="none"))
+        append = PartitionAppend(key, check_batch(memoryview(batch), ANY, START_MS))
+        await self.on_node(self._append(append))
+
+    async def _append(self, append: PartitionAppend) -> None:
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: PenstockError | None) -> None:
+            if error is None:
+                answer.set_result(None)
+            else:
+                answer.set_exception(error)
+
+        self.log.append([append], timeout_ms=5_000, done=done)
+        await answer
 
     async def call(
         self, api: str, version: int, *, client_id: str = "client", **fields: Any
@@ -382,7 +347,15 @@ class World:
             clock=VirtualClock(loop),
             faults=JournalFaults(delay_ms=(1, 3), commit_ms=(0, 2)),
         )
+        self.store = ScriptedStore(loop)
         self.agents: list[ClusterAgent] = []
+
+    def at(self, address: str) -> ClusterAgent | None:
+        """Return the last life of the agent at a peers' address."""
+        for agent in reversed(self.agents):
+            if address == f"host{agent.agent_id}:9093":
+                return agent
+        return None
 
     async def agent(self, agent_id: int, **settings: Any) -> ClusterAgent:
         """One more, started."""

@@ -18,16 +18,13 @@ from unittest import mock
 from typing_extensions import Buffer
 
 from penstock.agent.assembly import Agent, assemble
-from penstock.agent.cluster import ClusterFoundation, ClusterJournal, is_chosen
-from penstock.agent.ports import AgentPorts
+from penstock.agent.cluster import ClusterFoundation, is_chosen
 from penstock.agent.settings import AgentSettings, ClusterSettings
 from penstock.groups.settings import GroupSettings
 from penstock.kafka.settings import KafkaSettings
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.archive import ArchiveSettings
 from penstock.log.fetch.remote_wal import RemoteWal
-from penstock.log.settings import LogSettings
-from penstock.log.wals.claims import WalFolder
 from penstock.model.errors import (
     ConflictError,
     CorruptDataError,
@@ -42,50 +39,21 @@ from penstock.order.protocol import AgentIdentity
 from penstock.peers.zone import ZoneStore
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectInfo
-from penstock.records.batch import BatchLimits, check_batch, stored_header
+from penstock.records.batch import check_batch, stored_header
 from penstock.records.decode import Record, decode_batch
 from penstock.records.encode import encode_batch
 from penstock.replica.follower import FollowerSettings
 from penstock.state.answers import BatchStatus, TopicCreated
 from penstock.state.commands import CreateTopic, Heartbeat, SetFeatureLevel
-from penstock.state.read.queries import Queries
-from penstock.system.believed_clock import BelievedClock
-from penstock.system.files import PosixDevice
-from support.simulated.inline_executor import InlineExecutor
+from support.agent_ports import BELIEVED_AFTER_MS, FILE_BYTES, cluster_limits, cluster_ports
+from support.batches import ANY
 from support.simulated.journal import JournalFaults, SimulatedConnection, SimulatedJournal
 from support.simulated.randomness import SeededRandom
 from support.simulated.virtual_loop import START_MS, VirtualClock, VirtualLoop, run
 
-FILE_BYTES = 64 << 10
 LEVEL = 4
-BELIEVED_AFTER_MS = 600_000
 POLL_MS = 1_000
 """Ten times as long as a server's: hours of virtual time are mostly polls."""
-ANY = BatchLimits(
-    message_bytes_max=1 << 30,
-    timestamp_before_max_ms=2**63 - 1,
-    timestamp_after_max_ms=2**63 - 1,
-    log_append_time=False,
-    compacts=False,
-)
-
-
-def cluster_limits(**changes: Any) -> LogSettings:
-    """Small caches, and no upload that a test doesn't ask for."""
-    values: dict[str, Any] = {
-        "durability": "object",
-        "frame_bytes_max": FILE_BYTES // 2,
-        "append_wait_ms_max": 10_000,
-        "flush_bytes": 64 << 10,
-        "flush_interval_ms": 250,
-        "tail_cache_bytes": 1 << 20,
-        "block_cache_bytes": 256 << 10,
-        "block_bytes": 16 << 10,
-        "segment_bytes": 1 << 30,
-        "segment_age_ms": 3_600_000,
-        "delete_grace_ms": 60_000,
-    }
-    return LogSettings(**(values | changes))
 
 
 async def passing(seconds: float) -> None:
@@ -180,14 +148,6 @@ def standing_in(store: Any, remote_wal: RemoteWal | None) -> Iterator[None]:
                 replaced = mock.patch(f"penstock.agent.cluster.{name}", return_value=stand_in)
                 patches.enter_context(replaced)
         yield
-
-
-class NoCalls:
-    """No other agent can be called."""
-
-    async def call(self, address: str, path: str, body: bytes, **_: Any) -> Any:
-        """See `Calls`."""
-        raise RetryableError("call", address, "there is no network")
 
 
 class ClusterAgent:
@@ -366,33 +326,17 @@ class Cluster:
         fatal: list[BaseException] = []
         closes: list[Callable[[], None]] = []
 
-        def open_queries(path: Path, _: object) -> Callable[[], Queries]:
-            queries = Queries(path)
-            closes.append(queries.close)
-            return lambda: queries
-
-        ports = AgentPorts(
-            clock=BelievedClock(clock, after_ms=BELIEVED_AFTER_MS),
+        ports = cluster_ports(
+            connection,
+            cluster_id=self.journal.cluster_id,
+            replica=path,
+            store=self.store,
+            clock=clock,
             random=self.random,
-            on_fatal=fatal.append,
-            journal=ClusterJournal(
-                journal=connection,
-                cluster_id=self.journal.cluster_id,
-                replica=path,
-                applier=InlineExecutor(self.random, workers=1),
-                calls=NoCalls(),
-            ),
-            open_store=lambda _: self.store,
-            open_queries=open_queries,
-            wal_folder=WalFolder(
-                device=PosixDevice(self.folder / name) if isinstance(wal, bool) else wal,
-                random=self.random,
-                file_bytes=FILE_BYTES,
-                bytes_max=wal_bytes_max,
-            ),
-            scratch=self.folder / name / "scratch",
-            pool=InlineExecutor(self.random, workers=4),
-            on_close=closes.append,
+            fatal=fatal,
+            closes=closes,
+            wal=None if isinstance(wal, bool) else wal,
+            wal_bytes_max=wal_bytes_max,
         )
         settings = AgentSettings(
             identity=AgentIdentity(agent_id=agent_id, level_max=LEVEL),

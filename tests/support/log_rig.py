@@ -13,7 +13,7 @@ from penstock.log.wals.claims import WalFolder
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.objects import open_store
-from penstock.records.batch import BatchLimits, check_batch
+from penstock.records.batch import check_batch
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.state.answers import TopicCreated
@@ -21,19 +21,13 @@ from penstock.state.commands import CreateTopic
 from penstock.system.believed_clock import BelievedClock
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
+from support.batches import ANY
 from support.own_agent import OwnAgent, open_own_agent
 from support.simulated.clock import ManualClock
 
 NOW = 1_790_000_000_000
 FILE_BYTES = 1 << 20
 BELIEVED_AFTER_MS = 600_000
-ANY = BatchLimits(
-    message_bytes_max=1 << 30,
-    timestamp_before_max_ms=2**63 - 1,
-    timestamp_after_max_ms=2**63 - 1,
-    log_append_time=False,
-    compacts=False,
-)
 
 
 def small_limits(**changes: Any) -> LogSettings:

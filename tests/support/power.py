@@ -21,10 +21,10 @@ from penstock.model.errors import (
     StorageFullError,
 )
 from penstock.model.ids import PartitionKey, partition_key
-from penstock.records.batch import BatchLimits, check_batch
+from penstock.records.batch import check_batch
 from penstock.state.answers import BatchStatus, Refusal, Refused, TopicCreated
 from penstock.state.commands import CreateTopic, DeleteTopic, Noop
-from support.batches import make_batch
+from support.batches import ANY, make_batch
 from support.log_checker import Place, Poll
 from support.power_promises import (
     CONFIGS,
@@ -53,13 +53,6 @@ from support.simulated_log import (
 NOW = 1_790_000_000_000
 CODECS = ("none", "none", "none", "gzip", "snappy", "lz4", "zstd")
 PATIENCE_S = 60
-ANY = BatchLimits(
-    message_bytes_max=1 << 30,
-    timestamp_before_max_ms=2**63 - 1,
-    timestamp_after_max_ms=2**63 - 1,
-    log_append_time=False,
-    compacts=False,
-)
 
 
 def settle(path: Path) -> None:

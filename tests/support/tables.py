@@ -25,7 +25,7 @@ from penstock.records.batch import check_batch
 from penstock.records.decode import Record, decode_batch
 from penstock.records.encode import encode_batch
 from support.api_server import NOW_MS, ApiServer, offsets_in
-from support.log_rig import ANY
+from support.batches import ANY
 from support.server import REPOSITORY
 
 Row = tuple[bytes | None, bytes | None]

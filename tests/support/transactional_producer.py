@@ -13,7 +13,8 @@ from penstock.records.encode import encode_batch
 from penstock.state.answers import TransactionSettled
 from penstock.state.commands import ADDS_ITSELF, TRANSACTIONAL
 from penstock.state.transaction_commands import EndTransaction, InitTransaction
-from support.log_rig import ANY, NOW, Rig
+from support.batches import ANY
+from support.log_rig import NOW, Rig
 
 
 class TransactionalProducer:

@@ -12,15 +12,13 @@ from typing import Any
 import pytest
 
 from penstock.agent.assembly import Agent, assemble
-from penstock.agent.cluster import ClusterFoundation, ClusterJournal, is_chosen
+from penstock.agent.cluster import ClusterFoundation, is_chosen
 from penstock.agent.jobs import Job
-from penstock.agent.ports import AgentPorts
 from penstock.agent.settings import AgentSettings, ClusterSettings
 from penstock.groups.settings import GroupSettings
 from penstock.kafka.settings import KafkaSettings
 from penstock.log.archive import ArchiveSettings
 from penstock.log.settings import LogSettings
-from penstock.log.wals.claims import WalFolder
 from penstock.model.errors import PenstockError, RetryableError
 from penstock.order.protocol import AgentIdentity
 from penstock.ports.objects import ObjectInfo
@@ -28,14 +26,12 @@ from penstock.segment import object_key
 from penstock.state.answers import TransactionSettled
 from penstock.state.commands import CondemnObjects, CreateTopic
 from penstock.state.digest_plan import Verdict
-from penstock.state.read.queries import Queries
 from penstock.state.schema import FEATURE_LEVEL_MAX
 from penstock.state.transaction_commands import AddToTransaction, InitTransaction
 from penstock.state.transactions import TransactionState
-from penstock.system.believed_clock import BelievedClock
-from support.cluster_rig import NoCalls, ScriptedStore, passing
+from support.agent_ports import cluster_ports
+from support.cluster_rig import ScriptedStore, passing
 from support.simulated.device import SimulatedDevice
-from support.simulated.inline_executor import InlineExecutor
 from support.simulated.journal import SimulatedJournal
 from support.simulated.randomness import SeededRandom
 from support.simulated.virtual_loop import Node, VirtualClock, VirtualLoop
@@ -52,7 +48,8 @@ class Host:
     def __init__(self, world: World, agent_id: int) -> None:
         self.world = world
         self.agent_id = agent_id
-        self.replica = world.folder / f"replica{agent_id}.sqlite"
+        self.replica = world.folder / f"agent{agent_id}" / "replica.sqlite"
+        self.replica.parent.mkdir()
         self.device = SimulatedDevice()
         self.node: Node | None = None
         self.agent: Agent | None = None
@@ -105,29 +102,18 @@ class Host:
         return self.agent is not None and self.foundation.order.write_stop.error is not None
 
     async def _live(self) -> None:
-        world, random = self.world, SeededRandom(self.agent_id)
-        clock = BelievedClock(VirtualClock(world.loop), after_ms=0)
-        pool = InlineExecutor(random, workers=2)
-        ports = AgentPorts(
-            clock=clock,
-            random=random,
-            on_fatal=world.ended.append,
-            journal=ClusterJournal(
-                journal=world.journal.connect(),
-                cluster_id=world.journal.cluster_id,
-                replica=self.replica,
-                applier=InlineExecutor(random, workers=1),
-                calls=NoCalls(),
-                on_opened=lambda order: self._closes.append(order._replica.close),
-            ),
-            open_store=lambda _: world.store,
-            open_queries=self._open_queries,
-            wal_folder=WalFolder(
-                device=self.device, random=random, file_bytes=64 << 10, bytes_max=512 << 10
-            ),
-            scratch=world.folder / f"scratch{self.agent_id}",
-            pool=pool,
-            on_close=self._closes.append,
+        world = self.world
+        ports = cluster_ports(
+            world.journal.connect(),
+            cluster_id=world.journal.cluster_id,
+            replica=self.replica,
+            store=world.store,
+            clock=VirtualClock(world.loop),
+            random=SeededRandom(self.agent_id),
+            fatal=world.ended,
+            closes=self._closes,
+            wal=self.device,
+            on_opened=lambda order: self._closes.append(order._replica.close),
         )
         settings = AgentSettings(
             identity=AgentIdentity(agent_id=self.agent_id, level_max=FEATURE_LEVEL_MAX),
@@ -151,11 +137,6 @@ class Host:
                 await compare.run()
             except PenstockError:
                 continue
-
-    def _open_queries(self, path: Path, _: object) -> Callable[[], Queries]:
-        queries = Queries(path)
-        self._closes.append(queries.close)
-        return lambda: queries
 
 
 class World:

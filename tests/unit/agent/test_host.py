@@ -32,7 +32,8 @@ from penstock.state.commands import CreateTopic
 from penstock.state.schema import FEATURE_LEVEL_MAX
 from penstock.state.transaction_commands import AddToTransaction, InitTransaction
 from penstock.system.believed_clock import BelievedClock
-from support.cluster_rig import ANY, one_batch, records_of
+from support.batches import ANY
+from support.cluster_rig import one_batch, records_of
 from support.simulated.clock import ManualClock
 from support.simulated.device import SimulatedDevice
 from support.simulated.randomness import SeededRandom

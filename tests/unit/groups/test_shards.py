@@ -335,7 +335,7 @@ async def test_a_member_that_dies_with_its_coordinator_is_missed_by_the_next(wor
     heir = owner_of(world, "g")
     assert len(heir.groups._memory.groups["g"].machine.roster) == 1
     await asyncio.sleep(10)
-    row = heir.queries.group("g")
+    row = heir.foundation.queries().group("g")
     assert row is not None
     assert row.empty_since_ms is not None
     assert len(agents) == 3
@@ -423,7 +423,7 @@ async def test_no_committed_offset_is_lost_whatever_becomes_of_coordinators(
                     await asyncio.sleep(3)
                     victim.journal.lag_s = 0.0
             for agent in [one for one in world.agents if not one.dead]:
-                if agent.stopped is not None or agent.fenced:
+                if agent.fatal:
                     await agent.close()
                     await world.agent(agent.agent_id)
             await asyncio.sleep(random.below(3000) / 1000)

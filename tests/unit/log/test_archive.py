@@ -27,8 +27,9 @@ from penstock.replica.archive_format import (
 from penstock.replica.bootstrap import bootstrap
 from penstock.replica.dump import state_digest
 from penstock.state.apply.machine import LogMachine
+from support.agent_ports import BELIEVED_AFTER_MS
 from support.archives import archive_of, archiver_of, keys, open_order, state_of, true_state, write
-from support.cluster_rig import BELIEVED_AFTER_MS, Cluster, ClusterAgent, passing
+from support.cluster_rig import Cluster, ClusterAgent, passing
 from support.simulated.virtual_loop import VirtualClock
 
 

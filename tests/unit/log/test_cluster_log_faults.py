@@ -8,7 +8,8 @@ from penstock.log.append.plan import PartitionAppend
 from penstock.model.errors import PenstockError, RetryableError
 from penstock.records.batch import check_batch
 from penstock.state.answers import BatchStatus
-from support.cluster_rig import ANY, Cluster, ClusterAgent, one_batch, passing
+from support.batches import ANY
+from support.cluster_rig import Cluster, ClusterAgent, one_batch, passing
 from support.simulated.faulty import Faulty
 from support.simulated.journal import JournalFaults
 from support.simulated.randomness import SeededRandom

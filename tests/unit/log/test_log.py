@@ -18,7 +18,8 @@ from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.state.answers import BatchStatus, Refusal
 from penstock.state.commands import DeleteTopic
-from support.log_rig import ANY, NOW, Rig, run_rig
+from support.batches import ANY
+from support.log_rig import NOW, Rig, run_rig
 
 
 def only_partition(rig: Rig) -> PartitionKey:

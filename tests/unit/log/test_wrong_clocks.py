@@ -9,7 +9,8 @@ from penstock.model.ids import PartitionKey
 from penstock.ports.clock import Clock
 from penstock.state.answers import Refusal, Refused
 from penstock.state.commands import Heartbeat, SetJournalTime
-from support.cluster_rig import BELIEVED_AFTER_MS, Cluster, passing
+from support.agent_ports import BELIEVED_AFTER_MS
+from support.cluster_rig import Cluster, passing
 from support.log_rig import NOW, Rig, run_rig
 from support.simulated.clock import ManualClock
 

@@ -75,12 +75,16 @@ async def test_a_silent_agent_is_quiet_before_it_is_fenced_and_one_that_beats_ne
 
 
 async def test_an_agent_that_says_that_it_is_alone_is_fenced_sooner_once_it_is_silent(
-    world: World,
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agents = await world.cluster(1, 2, 3)
     await asyncio.sleep(5)
     one, two, three = agents
-    one.alone |= {(2, two.order.epoch), (3, three.order.epoch - 1)}
+    alone = {(2, two.order.epoch), (3, three.order.epoch - 1)}
+    assert one.company.cut_off is not None
+    monkeypatch.setattr(
+        one.company.cut_off, "says_it_is_alone", lambda agent, epoch: (agent, epoch) in alone
+    )
     # Its beats come, whatever it says: clients leave it, and it stays.
     await until(lambda: one.membership.quiet == {2}, timeout_s=1)
     await asyncio.sleep(10)
@@ -106,8 +110,8 @@ async def test_a_paused_agent_is_fenced_by_the_journal_and_accuses_nobody_when_i
     assert status(world, 3) is AgentStatus.FENCED
     head = world.journal.head
     sleeper.resume()
-    await until(lambda: bool(sleeper.fenced or sleeper.stopped), timeout_s=3)
-    assert isinstance(sleeper.stopped, FencedError)
+    await until(lambda: bool(sleeper.fatal), timeout_s=3)
+    assert isinstance(sleeper.fatal[0], FencedError)
     await until(lambda: bool(sleeper.fenced), timeout_s=3)
     assert not [line for line in caplog.records if line.levelno >= logging.ERROR], (
         "the end of the process says so, once"
@@ -331,7 +335,7 @@ async def test_the_others_neither_wait_for_nor_warn_of_an_agent_that_ends_in_ord
         assert status(world, 1) is status(world, 3) is AgentStatus.LIVE
         # It was not fenced by others, so that nothing ends its process.
         assert not ending.fenced
-        assert ending.stopped is None
+        assert not ending.fatal
     assert not [line for line in caplog.messages if "silent" in line or "fence" in line]
 
 

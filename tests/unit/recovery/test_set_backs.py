@@ -21,8 +21,9 @@ from penstock.replica.archive_format import (
 from penstock.state.commands import Noop, SetJournalTime
 from penstock.state.entries import Entry, encode_entry
 from penstock.system.heard import forget
+from support.agent_ports import BELIEVED_AFTER_MS
 from support.archives import SETTINGS, archive_of, archiver_of, keys
-from support.cluster_rig import BELIEVED_AFTER_MS, Cluster, ClusterAgent, passing
+from support.cluster_rig import Cluster, ClusterAgent, passing
 from support.restored_clusters import kill, restored
 from unit.log.test_wrong_clocks import DAY_MS, AheadClock
 

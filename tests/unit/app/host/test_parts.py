@@ -38,7 +38,8 @@ from penstock.state.commands import CreateTopic
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
 from penstock.wal import WalWriter
-from support.cluster_rig import ANY, START_MS, one_batch, passing, records_of
+from support.batches import ANY
+from support.cluster_rig import START_MS, one_batch, passing, records_of
 from support.waiting import until
 
 VALUE = b"x" * 20_000

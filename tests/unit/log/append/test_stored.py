@@ -14,19 +14,13 @@ from penstock.log.fetch.raw_runs import RawRuns
 from penstock.log.settings import LogSettings
 from penstock.model.ids import PartitionKey
 from penstock.ports.objects import ObjectStore
-from penstock.records.batch import BatchLimits, check_batch, stored_header
+from penstock.records.batch import check_batch, stored_header
 from penstock.segment import FOOTER_BYTES, check_header, parse_footer, parse_index
 from penstock.state.rows import StoredRun
+from support.batches import ANY
 from support.checks import run_checks
 from support.cluster_rig import one_batch
 
-ANY = BatchLimits(
-    message_bytes_max=1 << 30,
-    timestamp_before_max_ms=2**63 - 1,
-    timestamp_after_max_ms=2**63 - 1,
-    log_append_time=False,
-    compacts=False,
-)
 TOPIC = bytes(15) + b"t"
 SIZES = st.lists(st.lists(st.integers(0, 3000), min_size=1, max_size=6), min_size=1, max_size=4)
 

@@ -13,9 +13,9 @@ from penstock.log.append.plan import PartitionAppend
 from penstock.log.fetch.times import LOOKED_AT_MAX
 from penstock.records.batch import check_batch
 from penstock.records.decode import CODECS
-from support.batches import make_batch
+from support.batches import ANY, make_batch
 from support.examples import examples
-from support.log_rig import ANY, NOW, Rig, run_rig
+from support.log_rig import NOW, Rig, run_rig
 from support.raw_batches import batch, record, varint
 
 BATCHES = st.lists(

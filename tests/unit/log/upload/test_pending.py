@@ -11,7 +11,8 @@ from penstock.records.batch import check_batch
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.state.read.queries import StoredRun
-from support.log_rig import ANY, NOW, Rig
+from support.batches import ANY
+from support.log_rig import NOW, Rig
 from support.simulated.randomness import SeededRandom
 
 

@@ -26,7 +26,8 @@ from penstock.state.commands import (
     RunCommit,
 )
 from penstock.system.files import PosixDevice
-from support.cluster_rig import FILE_BYTES, Cluster, ClusterAgent, passing
+from support.agent_ports import FILE_BYTES
+from support.cluster_rig import Cluster, ClusterAgent, passing
 from support.simulated.device import SimulatedDevice
 from support.simulated.inline_executor import InlineExecutor
 from support.simulated.randomness import SeededRandom
