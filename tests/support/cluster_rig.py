@@ -45,13 +45,14 @@ from penstock.records.encode import encode_batch
 from penstock.replica.follower import FollowerSettings
 from penstock.state.answers import BatchStatus, TopicCreated
 from penstock.state.commands import CreateTopic, Heartbeat, SetFeatureLevel
+from penstock.state.schema import FEATURE_LEVEL_MAX
 from support.agent_ports import BELIEVED_AFTER_MS, FILE_BYTES, cluster_limits, cluster_ports
 from support.batches import ANY
 from support.simulated.journal import JournalFaults, SimulatedConnection, SimulatedJournal
 from support.simulated.randomness import SeededRandom
 from support.simulated.virtual_loop import START_MS, VirtualClock, VirtualLoop, run
 
-LEVEL = 4
+LEVEL = FEATURE_LEVEL_MAX
 POLL_MS = 1_000
 """Ten times as long as a server's: hours of virtual time are mostly polls."""
 

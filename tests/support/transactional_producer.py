@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from penstock.log.append.plan import PartitionAppend
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey
+from penstock.records import batch as batches
 from penstock.records.batch import check_batch
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
@@ -15,6 +17,8 @@ from penstock.state.commands import ADDS_ITSELF, TRANSACTIONAL
 from penstock.state.transaction_commands import EndTransaction, InitTransaction
 from support.batches import ANY
 from support.log_rig import NOW, Rig
+
+_LIMITS = replace(ANY, takes_transactions=True)
 
 
 class TransactionalProducer:
@@ -38,10 +42,10 @@ class TransactionalProducer:
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             base_sequence=self.sequence,
+            attributes=batches.TRANSACTIONAL,
         )
-        batch = check_batch(memoryview(encoded), ANY, NOW)
-        # As the API will say it: the attribute of the batch is refused at the border until then.
-        batch.producer_epoch |= TRANSACTIONAL | ADDS_ITSELF
+        batch = check_batch(memoryview(encoded), _LIMITS, NOW)
+        append = PartitionAppend(key, batch, epoch_bits=TRANSACTIONAL | ADDS_ITSELF)
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: PenstockError | None) -> None:
@@ -50,7 +54,7 @@ class TransactionalProducer:
             else:
                 answer.set_exception(error)
 
-        self.rig.log.append([PartitionAppend(key, batch)], timeout_ms=5_000, done=done)
+        self.rig.log.append([append], timeout_ms=5_000, done=done)
         await answer
         self.sequence += 1
 

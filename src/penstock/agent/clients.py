@@ -45,6 +45,7 @@ def join_clients(
         settings=settings.kafka,
         instruments=ports.kafka_instruments or NoInstruments(),
         turns=turns,
+        position=lambda: foundation.order.position,
         heads=foundation.heads,
         cluster=None if company is None else company.nodes,
         record_checks=RecordChecks(ports.checks_pool),

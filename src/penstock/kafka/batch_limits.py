@@ -37,6 +37,7 @@ def batch_limits(
         validates=settings.validates_records,
         records_max=server.batch_records_max,
         decoded_bytes_max=server.batch_decoded_bytes_max,
+        takes_transactions=True,
     )
     if len(_LIMITS) >= _LIMITS_MAX:
         _LIMITS.clear()

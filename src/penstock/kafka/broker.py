@@ -1,6 +1,7 @@
 """Everything that handlers reach: one value, assembled by the app."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,8 @@ class Broker:
     not be faster."""
     long_requests: asyncio.Lock = field(default_factory=asyncio.Lock)
     """The same of other APIs' requests of a megabyte, until their answers are reserved."""
+    position: Callable[[], int]
+    """The last entry of the journal that is applied here."""
     heads: Heads | None = None
     """How far this replica is against the cluster's journal; None: this server has it to itself,
     so that it is never behind."""

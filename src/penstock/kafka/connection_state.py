@@ -2,12 +2,16 @@
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.kafka.alarm import Alarm
 
 if TYPE_CHECKING:
     from penstock.model.errors import PenstockError
+
+
+NEVER_STALE: Final = (1 << 63) - 1
+"""`seen_position` of a connection that has waited nowhere, such as one within a process."""
 
 
 class Unhanded(Protocol):
@@ -60,6 +64,8 @@ class ConnectionState:
     `last_fetch`, `last_produce`, `produces`, `fetch_alarm` and `principal` belong to the handlers
     that use them; the connection itself never looks at them. `items` are the topics and partitions
     of Produces that have begun and aren't answered; one whose number isn't known counts 500.
+    `seen_position`: the position of the journal that this agent had applied when it accepted the
+    connection, or that what came by it since shows its client to have heard of.
     """
 
     __slots__ = (
@@ -71,10 +77,14 @@ class ConnectionState:
         "last_produce",
         "principal",
         "produces",
+        "seen_position",
     )
 
-    def __init__(self, connection_id: int, sink: "ReplySink") -> None:
+    def __init__(
+        self, connection_id: int, sink: "ReplySink", *, seen_position: int = NEVER_STALE
+    ) -> None:
         self.id = connection_id
+        self.seen_position = seen_position
         self.last_fetch: object = None
         self.last_produce: object = None
         self.fetch_alarm: Alarm | None = None
@@ -98,6 +108,10 @@ class ConnectionState:
     def is_asked_more(self) -> bool:
         """Whether another request waits for the answer to a Fetch that is under way."""
         return self._sink.is_asked_more()
+
+    def saw(self, position: int) -> None:
+        """The client has heard of the journal's entry at a position."""
+        self.seen_position = max(self.seen_position, position)
 
     def hurry_fetch(self) -> None:
         """A Fetch that waits for records is to be answered with what there is."""

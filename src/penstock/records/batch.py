@@ -116,6 +116,7 @@ class NewBatch:
     """The stamp in ms for LogAppendTime topics, else -1."""
     crc: int
     """CRC in the header: checked, or computed where the batch was stamped."""
+    is_transactional: bool = False
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -133,6 +134,8 @@ class BatchLimits:
     """Records of one batch at most, and headers of all its records together."""
     decoded_bytes_max: int = 128 << 20
     """Bytes of a batch's records at most, decompressed."""
+    takes_transactions: bool = False
+    """Whether batches may be of a transaction."""
 
 
 def check_batch(view: memoryview, limits: BatchLimits, now_ms: int) -> NewBatch:
@@ -192,15 +195,16 @@ def check_batch(view: memoryview, limits: BatchLimits, now_ms: int) -> NewBatch:
             BatchFault.INVALID,
             f"{record_count} records with last offset delta {last_offset_delta}",
         )
-    if (
-        attributes & (CONTROL | TRANSACTIONAL | DELETE_HORIZON)
-        or attributes & CODEC_MASK > CODEC_MAX
-    ):
-        if attributes & TRANSACTIONAL and not attributes & CONTROL:
-            raise BatchError(BatchFault.TRANSACTION, "transactions are not served yet")
+    is_transactional = attributes & TRANSACTIONAL != 0
+    if attributes & (CONTROL | DELETE_HORIZON) or attributes & CODEC_MASK > CODEC_MAX:
         raise BatchError(
             BatchFault.INVALID, f"attributes {attributes:#x} are not a client's to send"
         )
+    if is_transactional:
+        if not limits.takes_transactions:
+            raise BatchError(BatchFault.TRANSACTION, "a batch of a transaction is not taken here")
+        if producer_id < 0:
+            raise BatchError(BatchFault.INVALID, "a batch of a transaction has no producer id")
     if producer_id >= 0 and (producer_epoch < 0 or base_sequence < 0):
         raise BatchError(
             BatchFault.INVALID,
@@ -225,6 +229,7 @@ def check_batch(view: memoryview, limits: BatchLimits, now_ms: int) -> NewBatch:
         base_sequence,
         stamp,
         crc,
+        is_transactional,
     )
 
 

@@ -160,6 +160,7 @@ def make_broker(folder: Path, **settings: Any) -> Broker:
         node_id=7,
         advertised_host="127.0.0.1",
         advertised_port=9092,
+        position=lambda: 0,
         settings=KafkaSettings(**settings),
     )
 

@@ -57,6 +57,7 @@ class _Produce(ProduceWork):
         """Check the batches, and hand them to the log as soon as it is this request's turn."""
         self.reply = LateReply(loop=asyncio.get_running_loop())
         self._acks, self._timeout_ms = request.acks, request.timeout_ms
+        self._transactional_id = request.transactional_id
         items = 0
         for topic in request.topics:
             items += 1 + len(topic.partitions)

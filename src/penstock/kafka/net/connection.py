@@ -63,7 +63,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Made in `connection_made`."""
         self.peer = "?"
         self.client_host = "?"
-        self._state = ConnectionState(host.next_connection_id, self)
+        self._state = ConnectionState(
+            host.next_connection_id, self, seen_position=host.accepted.of_new()
+        )
         host.next_connection_id += 1
         self._waiting: deque[Exchange] = deque()
         self._in_flight: deque[Exchange] = deque()

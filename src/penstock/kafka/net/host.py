@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from penstock.kafka.broker import Broker
+from penstock.kafka.net.accepting import AcceptedPositions
 from penstock.kafka.net.admission import Admission, Admitted
 from penstock.kafka.net.lanes import Lanes
 from penstock.kafka.net.movement import Ending
@@ -56,6 +57,7 @@ class ConnectionHost:
     admission: Admission[HostedConnection]
     watch: Watch
     seldom: Seldom
+    accepted: AcceptedPositions
     staging: memoryview = field(default_factory=lambda: memoryview(bytearray(STAGING_BYTES)))
     advances: Advances = field(default_factory=Advances)
     ends: PeerEnds = field(default_factory=PeerEnds)

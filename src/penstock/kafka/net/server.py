@@ -6,6 +6,7 @@ import socket
 from typing import Final
 
 from penstock.kafka.broker import Broker
+from penstock.kafka.net.accepting import NOTE_S, AcceptedPositions
 from penstock.kafka.net.admission import Admission, AdmissionLimits
 from penstock.kafka.net.connection import KafkaConnection
 from penstock.kafka.net.host import ConnectionHost
@@ -48,10 +49,12 @@ class KafkaServer:
                 groups,
             ),
             seldom=Seldom(broker.clock),
+            accepted=AcceptedPositions(broker.position, broker.clock),
         )
         self._idle_look_s = 0.0
         self._server: asyncio.Server | None = None
         self._look_timer: asyncio.TimerHandle | None = None
+        self._note_timer: asyncio.TimerHandle | None = None
 
     @property
     def connection_count(self) -> int:
@@ -75,6 +78,7 @@ class KafkaServer:
             lambda: KafkaConnection(self._host), sock=bound, backlog=BACKLOG
         )
         self._schedule_look(loop)
+        self._note_positions(loop)
 
     async def drain(self, deadline_s: float) -> None:
         """Accept nothing more, answer what was started, close; after `deadline_s` seconds cut
@@ -90,9 +94,10 @@ class KafkaServer:
     async def close(self) -> None:
         """Stop listening and cut off every connection. Idempotent."""
         self._host.draining = True
-        if self._look_timer is not None:
-            self._look_timer.cancel()
-            self._look_timer = None
+        for timer in (self._look_timer, self._note_timer):
+            if timer is not None:
+                timer.cancel()
+        self._look_timer = self._note_timer = None
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -129,6 +134,10 @@ class KafkaServer:
         )
         interval_s = min(LOOK_S, shortest_s / LOOKS_PER_TIMEOUT)
         self._look_timer = loop.call_later(interval_s, self._look_again, loop)
+
+    def _note_positions(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._host.accepted.note()
+        self._note_timer = loop.call_later(NOTE_S, self._note_positions, loop)
 
     def _look_again(self, loop: asyncio.AbstractEventLoop) -> None:
         self.look()

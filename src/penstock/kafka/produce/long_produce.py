@@ -116,6 +116,7 @@ class LongProduce(ProduceWork):
     async def _check_in_turns(self, request: ProduceRequest) -> None:
         turns = self._broker.turns
         self._acks, self._timeout_ms = request.acks, request.timeout_ms
+        self._transactional_id = request.transactional_id
         for topic in request.topics:
             answers: list[PartitionAnswer] = []
             self._topics.append((topic, answers))

@@ -14,7 +14,8 @@ from penstock.kafka import confirmed as fresh
 from penstock.kafka.answer_bounds import explanation_bytes
 from penstock.kafka.batch_limits import batch_limits
 from penstock.kafka.context import RequestContext
-from penstock.kafka.errors import ErrorCode, error_code, refusal_code
+from penstock.kafka.errors import ErrorCode, error_code
+from penstock.kafka.transactions import produce_bits, produce_error
 from penstock.kafka.wire.produce_codec import (
     ITEM_COST,
     STEP_ITEMS,
@@ -38,6 +39,7 @@ from penstock.records.batch import (
 )
 from penstock.records.check import RecordCheck
 from penstock.state.answers import BatchStatus, Refusal
+from penstock.state.commands import TRANSACTIONAL
 from penstock.state.read.view import Topic
 from penstock.system import background
 
@@ -76,6 +78,7 @@ class ProduceWork(ABC):
         "_texts_left",
         "_timeout_ms",
         "_topics",
+        "_transactional_id",
         "_unchecked",
         "_unknown",
         "_version",
@@ -88,6 +91,7 @@ class ProduceWork(ABC):
         self._source = context.connection.id
         self._version = context.api_version
         self._acks = self._timeout_ms = 0
+        self._transactional_id: str | None = None
         self._texts_left = TEXTS_BYTES_MAX
         self._topics: list[tuple[TopicData, list[PartitionAnswer]]] = []
         self._appends: list[tuple[PartitionAppend, PartitionAnswer]] = []
@@ -210,12 +214,19 @@ class ProduceWork(ABC):
             answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             self._unknown.append((data, answer))
             return answer
+        epoch_bits = 0
         try:
             batch = check_batch(part.records or _NO_RECORDS, limits, now_ms)
+            if batch.is_transactional:
+                epoch_bits = produce_bits(self._context, self._transactional_id)
             checks = self._broker.record_checks
             check = checks.check_of(batch, limits, now_ms) if limits.validates else None
         except BatchError as error:
             self._refuse(answer, error)
+            return answer
+        if epoch_bits < 0:
+            answer.error_code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            self._explain(answer, "a request with batches of a transaction has no transactional id")
             return answer
         if self._version < ZSTD_FROM and codec_of(batch.view) == ZSTD:
             answer.error_code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
@@ -235,7 +246,7 @@ class ProduceWork(ABC):
             self._refuse(answer, error)
             return answer
         key = partition_key(topic.topic_key, part.partition)
-        self._appends.append((PartitionAppend(key, batch), answer))
+        self._appends.append((PartitionAppend(key, batch, epoch_bits=epoch_bits), answer))
         if check is not None and not is_checked:
             self._checking += 1
             self._was_checked_late = True
@@ -312,11 +323,15 @@ class ProduceWork(ABC):
     def _take(self, append: PartitionAppend, answer: PartitionAnswer) -> None:
         if append.status is BatchStatus.REFUSED:
             refusal = Refusal(append.base_offset)
-            answer.error_code = refusal_code(refusal)
+            answer.error_code = produce_error(refusal, self._version)
             self._explain(answer, _refusal_text(refusal, append))
         else:
             answer.base_offset = append.base_offset
             answer.log_append_time = append.batch.log_append_time
+            if append.epoch_bits == TRANSACTIONAL and append.status is BatchStatus.STORED:
+                # Protocol V1 sends it only after it has heard that its transaction began, so what
+                # comes by this connection after it is of this transaction or a later one.
+                self._context.connection.saw(self._broker.position())
         head = self._broker.view.head(append.partition_key)
         if head is not None:
             answer.log_start_offset = head.log_start

@@ -33,6 +33,8 @@ class PartitionAppend:
     base_offset: int = -1
     error: PenstockError | None = None
     """This append's own error, when the rest of its request succeeded."""
+    epoch_bits: int = 0
+    """The journal has these bits above the producer's epoch: TRANSACTIONAL, ADDS_ITSELF."""
 
 
 @dataclass(slots=True)
@@ -95,7 +97,7 @@ def _describe(group: list[PartitionAppend]) -> list[int]:
             batch.record_count,
             batch.max_timestamp - previous,
             batch.producer_id,
-            batch.producer_epoch,
+            batch.producer_epoch | append.epoch_bits,
             batch.base_sequence,
         )
         previous = batch.max_timestamp

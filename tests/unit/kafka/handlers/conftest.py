@@ -44,6 +44,7 @@ class Face:
             node_id=7,
             advertised_host="broker.example",
             advertised_port=9092,
+            position=lambda: 0,
         )
 
     async def call(self, api: str, version: int, **fields: Any) -> Any:
