@@ -73,6 +73,13 @@ class RunsMoved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetsSettled:
+    """A transaction was committed that had offsets of these groups: they have them now."""
+
+    groups: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentChanged:
     """An agent opened an epoch, or its status is new. Carries the whole of it."""
 
@@ -138,6 +145,7 @@ Change = (
     | HeadMoved
     | OpenMoved
     | RunsMoved
+    | OffsetsSettled
     | AgentChanged
     | AgentSeen
     | AgentRemoved

@@ -33,6 +33,7 @@ _KINDS: Final[tuple[type[Change], ...]] = (
     changes.DigestAsked,
     changes.DigestTold,
     changes.OpenMoved,
+    changes.OffsetsSettled,
 )
 _NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
 

@@ -171,7 +171,8 @@ PENDING_OFFSETS: Final = """CREATE TABLE pending_offsets (
         commit_ms INTEGER NOT NULL,
         PRIMARY KEY (producer_id, group_id, topic_id, partition)
     ) STRICT, WITHOUT ROWID"""
-PENDING_GROUPS: Final = "CREATE INDEX pending_groups ON pending_offsets (group_id)"
+PENDING_GROUPS: Final = """CREATE INDEX pending_groups
+        ON pending_offsets (group_id, topic_id, partition)"""
 ABORTED: Final = """CREATE TABLE aborted (
         partition_key INTEGER NOT NULL,
         marker_offset INTEGER NOT NULL,

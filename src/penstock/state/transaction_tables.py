@@ -5,7 +5,9 @@ again is kept: a transactional id's row, and the partitions of an open transacti
 """
 
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from penstock.state.command import OffsetWrite
@@ -232,18 +234,58 @@ class TransactionTables:
             ],
         )
 
-    def groups_to_make(self, producer_id: int) -> list[str]:
-        """Groups that offsets of topics which exist are pending for, and that don't exist."""
+    def pending_groups(self, producer_id: int) -> list[str]:
+        """Groups that offsets are pending for."""
         return [
             group_id
             for (group_id,) in self._execute(
-                "SELECT DISTINCT group_id FROM pending_offsets JOIN topics USING (topic_id)"
-                " WHERE producer_id = ? AND NOT EXISTS"
-                " (SELECT 1 FROM groups WHERE group_id = pending_offsets.group_id)"
+                "SELECT DISTINCT group_id FROM pending_offsets WHERE producer_id = ?"
                 " ORDER BY group_id",
                 (producer_id,),
             )
         ]
+
+    def has_pending(self, group_id: str) -> bool:
+        """Whether an open transaction has offsets of a group."""
+        return (
+            self._execute(
+                "SELECT 1 FROM pending_offsets WHERE group_id = ? LIMIT 1", (group_id,)
+            ).fetchone()
+            is not None
+        )
+
+    def drop_pending(self, group_id: str, items: Iterable[tuple[bytes, int]] | None = None) -> None:
+        """Forget what is pending for a group, or for some partitions (topic id, partition) of it:
+        the group's offsets were deleted."""
+        if not self.has_pending(group_id):
+            return
+        dropped: Counter[int] = Counter()
+        if items is None:
+            for producer_id, count in self._execute(
+                "SELECT producer_id, count(*) FROM pending_offsets WHERE group_id = ?"
+                " GROUP BY producer_id",
+                (group_id,),
+            ):
+                dropped[producer_id] = count
+            self._execute("DELETE FROM pending_offsets WHERE group_id = ?", (group_id,))
+        else:
+            place = "group_id = ? AND topic_id = ? AND partition = ?"
+            for item in items:
+                dropped.update(
+                    found[0]
+                    for found in self._execute(
+                        f"SELECT producer_id FROM pending_offsets WHERE {place}",  # noqa: S608
+                        (group_id, *item),
+                    )
+                )
+                self._execute(
+                    f"DELETE FROM pending_offsets WHERE {place}",  # noqa: S608
+                    (group_id, *item),
+                )
+        for producer_id, count in sorted(dropped.items()):
+            row = self.of_producer(producer_id)
+            assert row is not None, producer_id
+            self.save(replace(row, offsets=row.offsets - count))
 
     def settle_offsets(self, producer_id: int) -> None:
         """Make pending offsets the groups' own; what `Tables` has in memory was flushed."""

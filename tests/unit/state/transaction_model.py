@@ -3,6 +3,7 @@
 Written from the tables of docs/transactions.md, not from the code.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock.state.answers import (
@@ -23,6 +24,8 @@ from penstock.state.commands import (
     AnyCommand,
     CommitOffsets,
     CommitRuns,
+    DeleteGroups,
+    DeleteOffsets,
     DeleteTopic,
     TrimLog,
 )
@@ -138,6 +141,13 @@ class Model:
                     place = (command.group_id, write.topic_id, write.partition)
                     self.offsets[place] = (write.offset, time_ms)
                 return OffsetsCommitted([0] * len(command.offsets))
+            case DeleteOffsets():
+                items = {(command.group_id, *item) for item in command.items}
+                self.forget_offsets(lambda place: place in items)
+                return Done()
+            case DeleteGroups():
+                self.forget_offsets(lambda place: place[0] in command.group_ids)
+                return Done()
             case DeleteTopic():
                 for key in self.topics.pop(command.topic_id):
                     del self.logs[key], self.starts[key]
@@ -149,6 +159,12 @@ class Model:
                 self.starts[key] = max(self.starts[key], start)
                 return LogTrimmed([self.starts[key]])
         raise AssertionError(command)
+
+    def forget_offsets(self, is_gone: Callable[[Place], bool]) -> None:
+        pending = [owner.open.pending for owner in self.owners.values() if owner.open]
+        for offsets in (self.offsets, *pending):
+            for place in [place for place in offsets if is_gone(place)]:
+                del offsets[place]
 
     # -- each command --------------------------------------------------------------------------
 

@@ -1,5 +1,7 @@
 """Applying commands about consumer groups. Their state is opaque here, their offsets are not."""
 
+from typing import Final
+
 from penstock.state.answers import AnyAnswer, Done, OffsetsCommitted, Refusal, Refused
 from penstock.state.apply.context import ApplyContext
 from penstock.state.apply.shards import refuse_shard
@@ -13,6 +15,14 @@ from penstock.state.commands import (
 )
 from penstock.state.rows import GroupKind
 from penstock.state.schema import INTEGRITY_LEVEL
+
+# An offset that an open transaction is about to replace doesn't expire, as in Kafka.
+_NOT_PENDING: Final = (
+    "AND NOT EXISTS (SELECT 1 FROM pending_offsets AS pending"
+    " WHERE pending.group_id = group_offsets.group_id"
+    " AND pending.topic_id = group_offsets.topic_id"
+    " AND pending.partition = group_offsets.partition)"
+)
 
 
 def save_group(context: ApplyContext, command: SaveGroup) -> AnyAnswer:
@@ -55,19 +65,24 @@ def _save(context: ApplyContext, command: SaveGroup | SaveMembers, kind: int) ->
 
 
 def delete_groups(context: ApplyContext, command: DeleteGroups) -> AnyAnswer:
-    """Groups and their offsets."""
+    """Groups and their offsets, also those that are pending. With `seen`, for expiry: a group that
+    an open transaction has offsets of stays."""
     refusal = refuse_shard(context, command.group_ids, command.shard_epoch)
     if refusal is not None:
         return refusal
     tables = context.tables
+    transactions = tables.transactions
     if command.seen and tables.meta_int("feature_level") >= INTEGRITY_LEVEL:
         # One that was joined or committed to since it was looked at is not what had expired.
         for group_id, seen in zip(command.group_ids, command.seen, strict=False):
-            if tables.group_times(group_id) == tuple(seen):
+            if tables.group_times(group_id) == tuple(seen) and not transactions.has_pending(
+                group_id
+            ):
                 tables.remove_group(group_id)
         return Done()
     for group_id in command.group_ids:
         tables.remove_group(group_id)
+        transactions.drop_pending(group_id)
     return Done()
 
 
@@ -102,7 +117,8 @@ def commit_offsets(context: ApplyContext, command: CommitOffsets) -> AnyAnswer:
 
 
 def delete_offsets(context: ApplyContext, command: DeleteOffsets) -> AnyAnswer:
-    """Some offsets of a group."""
+    """Some offsets of a group, also those that are pending. With `seen_ms`, for expiry: an offset
+    stays that an open transaction is about to replace."""
     refusal = refuse_shard(context, (command.group_id,), command.shard_epoch)
     if refusal is not None:
         return refusal
@@ -111,7 +127,7 @@ def delete_offsets(context: ApplyContext, command: DeleteOffsets) -> AnyAnswer:
     delete = "DELETE FROM group_offsets WHERE group_id = ? AND topic_id = ? AND partition = ?"
     if command.seen_ms and tables.meta_int("feature_level") >= INTEGRITY_LEVEL:
         tables.executemany(
-            f"{delete} AND commit_ms = ?",
+            f"{delete} AND commit_ms = ? {_NOT_PENDING}",
             (
                 (command.group_id, *item, seen_ms)
                 for item, seen_ms in zip(command.items, command.seen_ms, strict=False)
@@ -119,4 +135,5 @@ def delete_offsets(context: ApplyContext, command: DeleteOffsets) -> AnyAnswer:
         )
         return Done()
     tables.executemany(delete, ((command.group_id, *item) for item in command.items))
+    tables.transactions.drop_pending(command.group_id, command.items)
     return Done()

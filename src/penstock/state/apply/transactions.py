@@ -22,7 +22,7 @@ from penstock.state.answers import (
 )
 from penstock.state.apply.context import ApplyContext
 from penstock.state.apply.shards import refuse_shard
-from penstock.state.changes import HeadMoved, OpenMoved
+from penstock.state.changes import HeadMoved, OffsetsSettled, OpenMoved
 from penstock.state.command import OffsetWrite
 from penstock.state.commands import EPOCH_MAX
 from penstock.state.meta import CLUSTER_CONFIGS, NEXT_PRODUCER_ID
@@ -153,6 +153,9 @@ def commit_to_transaction(context: ApplyContext, command: CommitToTransaction) -
     tables.transactions.add_offsets(row.producer_id, command.group_id, stored, context.time_ms)
     if new:
         tables.transactions.save(replace(row, offsets=row.offsets + new))
+    if stored and not tables.group_exists(command.group_id):
+        # As a simple consumer's commit makes it. It doesn't expire while an offset is pending.
+        tables.save_group(command.group_id, 0, "", context.time_ms, b"")
     return OffsetsCommitted(codes)
 
 
@@ -243,10 +246,9 @@ def settle(
     tables = context.tables
     if commits and row.offsets:
         tables.flush_offsets()
-        for group_id in tables.transactions.groups_to_make(row.producer_id):
-            # As a simple consumer's commit makes it.
-            tables.save_group(group_id, 0, "", context.time_ms, b"")
+        groups = tables.transactions.pending_groups(row.producer_id)
         tables.transactions.settle_offsets(row.producer_id)
+        context.changes.append(OffsetsSettled(groups=groups))
     tables.transactions.clear(row)
     ended = replace(
         row,

@@ -115,5 +115,16 @@ class TransactionQueries(StateConnection):
         )
         return {(row[0], row[1]): OffsetRow(*row[2:]) for row in rows}
 
+    def pending_page(
+        self, group_id: str, after: tuple[bytes, int], *, limit: int
+    ) -> list[tuple[bytes, int]]:
+        """A page of the partitions of which open transactions hold offsets of a group, past `after`
+        ((b"", -1) to begin), in order: topic id and partition."""
+        return self._of_transactions(
+            "SELECT DISTINCT topic_id, partition FROM pending_offsets WHERE group_id = ?"
+            " AND (topic_id, partition) > (?, ?) ORDER BY topic_id, partition LIMIT ?",
+            (group_id, *after, limit),
+        )
+
     def _of_transactions(self, statement: str, parameters: Parameters = ()) -> list[Any]:
         return self._execute(statement, parameters) if self._has_transactions else []

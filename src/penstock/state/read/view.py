@@ -29,6 +29,7 @@ from penstock.state.changes import (
     HeadMoved,
     HistoryChanged,
     LevelChanged,
+    OffsetsSettled,
     OpenMoved,
     RunsMoved,
     ShardMoved,
@@ -172,7 +173,7 @@ class StateView:
                     head.first_open = change.first_open
                     if change.aborted_at >= 0:
                         head.last_aborted = change.aborted_at
-            elif type(change) is RunsMoved:
+            elif type(change) is RunsMoved or type(change) is OffsetsSettled:
                 pass
             elif type(change) is TopicChanged:
                 self._change(change)

@@ -371,6 +371,7 @@ def test_every_kind_of_change_survives_its_bytes() -> None:
         changes.HeadMoved(PartitionKey(1), 2, 3),
         changes.OpenMoved(PartitionKey(1), -1),
         changes.AgentSeen(1, 2),
+        changes.OffsetsSettled(groups=["g", "h"]),
         changes.OpenMoved(PartitionKey(1), 2),
         changes.RunsMoved(partition_key=PartitionKey(1), start=2, end=3),
         changes.TopicChanged(

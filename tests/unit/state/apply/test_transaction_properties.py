@@ -20,6 +20,8 @@ from penstock.state.commands import (
     AnyCommand,
     CommitOffsets,
     CreateTopic,
+    DeleteGroups,
+    DeleteOffsets,
     DeleteTopic,
     TrimLog,
 )
@@ -99,7 +101,7 @@ def draw_command(data: st.DataObject, model: Model, position: int) -> AnyCommand
     name = data.draw(st.sampled_from(NAMES))
     owner = model.owners.get(name)
     kinds = ["init", "init"] if owner is None else ["init"] + 3 * ["add", "end", "offsets"]
-    kinds += 6 * ["produce"] + ["abort", "expire", "trim", "group", "topic"]
+    kinds += 6 * ["produce"] + ["abort", "expire", "trim", "group", "topic", "ungroup", "unoffset"]
     kind = data.draw(st.sampled_from(kinds))
     shown = owner or Owner(7, 0, 0, 0)
     producer, epoch = shown.producer, shown.epoch
@@ -160,6 +162,11 @@ def draw_command(data: st.DataObject, model: Model, position: int) -> AnyCommand
                 offset=data.draw(st.integers(0, 9)),
             )
             return CommitOffsets(group_id="g", offsets=[write])
+        case "ungroup":
+            return DeleteGroups(group_ids=[data.draw(st.sampled_from("gh"))])
+        case "unoffset":
+            items = st.lists(st.tuples(st.sampled_from(IDS), st.just(0)), max_size=2, unique=True)
+            return DeleteOffsets(group_id="g", items=data.draw(items))
         case "topic" if IDS[1] in model.topics:
             return DeleteTopic(topic_id=IDS[1])
     key = data.draw(st.sampled_from(KEYS))

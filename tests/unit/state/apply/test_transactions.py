@@ -21,7 +21,7 @@ from penstock.state.answers import (
     TransactionSettled,
 )
 from penstock.state.apply import transactions as apply_transactions
-from penstock.state.changes import HeadMoved, OpenMoved
+from penstock.state.changes import HeadMoved, OffsetsSettled, OpenMoved
 from penstock.state.command import OffsetWrite
 from penstock.state.commands import (
     ADDS_ITSELF,
@@ -29,7 +29,10 @@ from penstock.state.commands import (
     AlterClusterConfigs,
     AnyCommand,
     ClearLeftovers,
+    CommitOffsets,
     CommitRuns,
+    DeleteGroups,
+    DeleteOffsets,
     DeleteTopic,
     ExpireProducers,
     RunCommit,
@@ -445,7 +448,62 @@ def test_offsets_of_an_abort_are_gone(caller: Caller) -> None:
     assert caller.offsets(adds_group=True) == OffsetsCommitted([0])
     caller.end(commits=False, bumps=True)
     assert group_offsets(caller.queries, "g") == {}
+    assert caller.queries.pending_page("g", (b"", -1), limit=9) == []
+
+
+def test_what_reads_offsets_is_told_of_a_commit_alone(caller: Caller) -> None:
+    for commits in (False, True):
+        caller.offsets(adds_group=True)
+        end = EndTransaction(commits=commits, **caller.named({"bumps": True}))
+        outcome = caller.order.append([end]).outcome
+        (answer,) = outcome.answers
+        assert isinstance(answer, TransactionSettled)
+        caller.epoch = answer.epoch
+        settled = [change for change in outcome.changes if isinstance(change, OffsetsSettled)]
+        assert settled == ([OffsetsSettled(groups=["g"])] if commits else [])
+
+
+def test_what_is_pending_goes_with_the_group_or_the_offset_that_is_deleted(
+    caller: Caller,
+) -> None:
+    writes = [OffsetWrite(topic_id=TOPIC_ID, partition=number, offset=7) for number in (0, 1)]
+    caller.offsets(adds_group=True, offsets=writes)
+    assert caller.queries.group("g") is not None
+    assert caller.queries.pending_page("g", (b"", -1), limit=1) == [(TOPIC_ID, 0)]
+    assert caller.queries.pending_page("g", (TOPIC_ID, 0), limit=9) == [(TOPIC_ID, 1)]
+    caller.send(DeleteOffsets(group_id="g", items=[(TOPIC_ID, 0), (TOPIC_ID, 5)]))
+    assert set(caller.queries.pending_offsets("g")) == {(TOPIC_ID, 1)}
+    row = caller.queries.transaction("x")
+    assert row is not None
+    assert row.offsets == 1
+    caller.send(DeleteGroups(group_ids=["g"]))
+    row = caller.queries.transaction("x")
+    assert row is not None
+    assert row.offsets == 0
+    caller.end()
+    assert group_offsets(caller.queries, "g") == {}
     assert caller.queries.group("g") is None
+
+
+def test_neither_a_group_nor_an_offset_expires_that_is_in_an_open_transaction(
+    caller: Caller,
+) -> None:
+    caller.send(CommitOffsets(group_id="g", offsets=[offset_of(0), offset_of(1)]))
+    caller.offsets(adds_group=True)
+    (at_ms,) = {row.commit_ms for row in group_offsets(caller.queries, "g").values()}
+    items = [(TOPIC_ID, 0), (TOPIC_ID, 1)]
+    caller.send(DeleteOffsets(group_id="g", items=items, seen_ms=[at_ms, at_ms]))
+    assert set(group_offsets(caller.queries, "g")) == {(TOPIC_ID, 0)}
+    expire = DeleteGroups(group_ids=["g"], seen=[(at_ms, at_ms)])
+    caller.send(expire)
+    assert caller.queries.group("g") is not None
+    caller.end(commits=False)
+    caller.send(expire)
+    assert caller.queries.group("g") is None
+
+
+def offset_of(partition: int) -> OffsetWrite:
+    return OffsetWrite(topic_id=TOPIC_ID, partition=partition, offset=3)
 
 
 # -- bounds ------------------------------------------------------------------------------------
