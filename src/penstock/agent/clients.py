@@ -31,6 +31,7 @@ def join_clients(
         now_ms=foundation.ages.now_ms,
         turns=turns,
     )
+    foundation.log.following.on_offsets_settled = groups.offsets_settled
     broker = Broker(
         view=foundation.view,
         committer=foundation.order,

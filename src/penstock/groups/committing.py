@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -152,6 +153,38 @@ class GroupOffsets:
         if not self._memory.shows_answers():
             raise NotServedError("fetch offsets", group_id, GroupError.COORDINATOR_LOAD_IN_PROGRESS)
         return await self._load(loaded)
+
+    async def pending(self, group_id: str) -> AbstractSet[PartitionId]:
+        """The partitions of which open transactions hold offsets of a group. What is read after
+        this is not older: an offset of one that is committed meanwhile is among these.
+
+        Raises:
+            NotServedError: this agent does not coordinate it, or can't read them now.
+        """
+        refused = self._memory.refused(group_id)
+        if refused is GroupError.NONE and not self._memory.shows_answers():
+            refused = GroupError.COORDINATOR_LOAD_IN_PROGRESS
+        if refused is not GroupError.NONE:
+            raise NotServedError("fetch offsets", group_id, refused)
+        found: set[PartitionId] = set()
+        after = (b"", -1)
+        while True:
+            rows = self._queries.pending_page(group_id, after, limit=PAGE_OFFSETS)
+            found.update(rows)
+            if len(rows) < PAGE_OFFSETS:
+                return found
+            after = rows[-1]
+            if self._turns.spend(rows=len(rows)):
+                await self._turns.wait()
+
+    def settled(self, group_ids: Sequence[str] | None) -> None:
+        """Transactions gave groups offsets, which are read at their next use. None: it isn't known
+        which groups."""
+        groups = self._memory.groups
+        for group_id in list(groups) if group_ids is None else group_ids:
+            loaded = groups.get(group_id)
+            if loaded is not None:
+                loaded.offsets.forget()
 
     async def delete(
         self, group_id: str, items: list[tuple[str, PartitionId]]

@@ -5,6 +5,7 @@ them in `administration`, how they end in `deletion` and `expiry`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -297,6 +298,14 @@ class GroupCoordinator:
             NotServedError: this agent does not coordinate it.
         """
         return await self._offsets.fetch(group_id)
+
+    async def pending_offsets(self, group_id: str) -> AbstractSet[PartitionId]:
+        """See `GroupOffsets.pending`."""
+        return await self._offsets.pending(group_id)
+
+    def offsets_settled(self, group_ids: Sequence[str] | None) -> None:
+        """See `GroupOffsets.settled`."""
+        self._offsets.settled(group_ids)
 
     async def delete_offsets(
         self, group_id: str, items: list[tuple[str, PartitionId]]

@@ -7,7 +7,7 @@ it was looked at: it can't be joined, and nothing can be committed to it.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +15,7 @@ from penstock.groups.errors import GroupError
 from penstock.groups.generations import GroupState
 from penstock.groups.journal import GroupJournal
 from penstock.groups.memory import GroupMemory, LoadedGroup
+from penstock.groups.offsets import PartitionId
 from penstock.state.cluster_tables import group_shard
 from penstock.state.commands import DeleteGroups, DeleteOffsets
 from penstock.system.turns import Turns
@@ -157,10 +158,23 @@ class GroupDeletion:
         return None
 
     async def _empty(self, loaded: LoadedGroup) -> tuple[GroupError, int]:
-        """Delete a dead group's offsets but for less than ROWS_MAX; how many are left."""
+        """Delete a dead group's offsets but for less than ROWS_MAX; how many are left. What is
+        pending in transactions goes before what is committed."""
+        group_id = loaded.machine.group_id
+        left = 0
+        for read in (self._queries.pending_page, self._queries.group_offsets_page):
+            error, count = await self._empty_of(loaded, partial(read, group_id, limit=ROWS_MAX))
+            if error is not GroupError.NONE:
+                return error, 0
+            left += count
+        return GroupError.NONE, left
+
+    async def _empty_of(
+        self, loaded: LoadedGroup, read: Callable[[PartitionId], Collection[PartitionId]]
+    ) -> tuple[GroupError, int]:
         group_id, after = loaded.machine.group_id, (b"", -1)
         while True:
-            rows = self._queries.group_offsets_page(group_id, after, limit=ROWS_MAX)
+            rows = list(read(after))
             if self._turns.spend(rows=1 + len(rows)):
                 await self._turns.wait()
             if not self._memory.holds(loaded):
@@ -168,9 +182,9 @@ class GroupDeletion:
                 return GroupError.NOT_COORDINATOR, 0
             if len(rows) < ROWS_MAX:
                 return GroupError.NONE, len(rows)
-            after = next(reversed(rows))
+            after = rows[-1]
             answer = await self._journal.commit(
-                DeleteOffsets(group_id=group_id, items=list(rows), shard_epoch=loaded.shard_epoch)
+                DeleteOffsets(group_id=group_id, items=rows, shard_epoch=loaded.shard_epoch)
             )
             if isinstance(answer, GroupError):
                 return answer, 0

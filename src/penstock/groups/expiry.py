@@ -176,6 +176,9 @@ class GroupExpiry:
         expired = list(offsets) if plan.whole_group else list(plan.offsets)
         if plan is NOTHING or not (is_whole or expired):
             return
+        if self._queries.pending_page(row.group_id, _BEGIN, limit=1):
+            # Apply would keep what an open transaction has offsets of: in a later round.
+            return
         try:
             loaded = loaded or self._memory.find(row.group_id, row=row)
         except CorruptDataError as error:

@@ -1,12 +1,19 @@
 """Bring the view and the log's caches up to what was applied, and wake the readers of it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from penstock.log.damage.care import DamageCare
 from penstock.log.producer_ids import ProducerIds
 from penstock.log.reads import Reads
 from penstock.model.ids import PartitionKey, topic_key_of
-from penstock.state.changes import Change, HeadMoved, HistoryChanged, RunsMoved, TopicDeleted
+from penstock.state.changes import (
+    Change,
+    HeadMoved,
+    HistoryChanged,
+    OffsetsSettled,
+    RunsMoved,
+    TopicDeleted,
+)
 from penstock.state.order_types import AppliedEntries
 from penstock.state.read.view import StateView
 
@@ -21,6 +28,8 @@ class Following:
         self._reads = reads
         self._care = care
         self._producer_ids = producer_ids
+        self.on_offsets_settled: Callable[[Sequence[str] | None], None] = lambda _: None
+        """Called with the groups whose offsets transactions have changed; None: of any group."""
 
     def on_applied(self, applied: AppliedEntries) -> None:
         """Move the view, and let the caches forget what has changed under them."""
@@ -52,6 +61,7 @@ class Following:
         for key in list(reads.tail.partitions()):
             reads.tail.forget(key)
         reads.waiters.notify_all()
+        self.on_offsets_settled(None)
 
     def _follow(self, changes: Iterable[Change]) -> None:
         reads = self._reads
@@ -66,6 +76,8 @@ class Following:
                     reads.tail.forget_before(change.partition_key, change.end)
             elif isinstance(change, TopicDeleted):
                 self._forget_topic(change)
+            elif isinstance(change, OffsetsSettled):
+                self.on_offsets_settled(change.groups)
             elif isinstance(change, HistoryChanged):
                 # The lost rows may have given out the same block of ids.
                 self._producer_ids.forget()

@@ -172,7 +172,7 @@ class Log:
             on_opened=self.care.damaged_frames.opened,
         )
         self._producer_ids = ProducerIds(order, block=limits.producer_id_block)
-        self._following = Following(
+        self.following = Following(
             view=view, reads=self.reads, care=self.care, producer_ids=self._producer_ids
         )
         self.keeper = Keeper(
@@ -432,7 +432,7 @@ class Log:
 
     def on_applied(self, applied: AppliedEntries) -> None:
         """Follow entries; the order calls it before it gives out their answers."""
-        self._following.on_applied(applied)
+        self.following.on_applied(applied)
         if self._view.agents_generation != self._agents_generation:
             self._agents_generation = self._view.agents_generation
             own = self._view.agent(self._agent_id)
@@ -440,8 +440,8 @@ class Log:
 
     def on_answered(self, applied: AppliedEntries) -> None:
         """Wake the readers; the order calls it once the answers are given out."""
-        self._following.on_answered(applied)
+        self.following.on_answered(applied)
 
     def begin_again(self) -> None:
         """See `Following.begin_again`."""
-        self._following.begin_again()
+        self.following.begin_again()

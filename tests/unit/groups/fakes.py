@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from penstock.groups.settings import GroupSettings
 from penstock.groups.state import ClassicGroup
 from penstock.model.errors import PenstockError
 from penstock.state.answers import AnyAnswer
+from penstock.state.changes import OffsetsSettled
 from penstock.state.commands import AnyCommand, CreateTopic
 from penstock.state.orders import LocalJournal, open_local_journal
 from penstock.state.read.queries import Queries
@@ -64,6 +65,7 @@ class OrderCommitter:
         self.failure: PenstockError | None = None
         self.gate: asyncio.Event | None = None
         self.commands: list[AnyCommand] = []
+        self.on_offsets_settled: Callable[[Sequence[str]], None] = lambda _: None
 
     async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
         if self.gate is not None:
@@ -74,6 +76,9 @@ class OrderCommitter:
         self.commands += commands
         applied = self.order.append(commands)
         self.view.apply(applied.outcome.changes)
+        for change in applied.outcome.changes:
+            if isinstance(change, OffsetsSettled):
+                self.on_offsets_settled(change.groups)
         return applied.outcome.answers
 
 
@@ -96,6 +101,7 @@ class World:
             random=self.random,
             settings=settings,
         )
+        self.committer.on_offsets_settled = self.groups.offsets_settled
 
     def topic(self, name: str, partitions: int = 4) -> Topic:
         """The topic of that name, made if need be."""

@@ -2,15 +2,16 @@
 version 10 on.
 
 A partition without a committed offset, and every partition of a group that is not there, is
-answered with -1 and no error. `require_stable` (7 and later, KIP-447) asks not to be shown offsets
-that an open transaction may still change: there are none yet. A group, topic or partition that
-is named more than once is answered once.
+answered with -1 and no error. With `require_stable` (7 and later, KIP-447) a partition that an open
+transaction has an offset of is answered with UNSTABLE_OFFSET_COMMIT, and clients ask again. A
+group, topic or partition that is named more than once is answered once.
 
 Answers are of the present: a group's offsets must not go back when its coordinator moves.
 """
 
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -86,7 +87,10 @@ async def _look_up(
 ) -> Entity:
     if not hasattr(request, "groups"):
         asked = await _joined(context, request.topics)
-        error, topics, offsets = await _of_group(context, request.group_id, asked, known=known)
+        stable = request.require_stable
+        error, topics, offsets, unstable = await _of_group(
+            context, request.group_id, asked, known=known, stable=stable
+        )
         return build(
             types.OffsetFetchResponse,
             error_code=error,
@@ -96,6 +100,7 @@ async def _look_up(
                 types.OffsetFetchResponsePartition,
                 topics,
                 offsets,
+                unstable,
             ),
         )
     groups = ArrayWriter(types.OffsetFetchResponseGroup)
@@ -106,7 +111,9 @@ async def _look_up(
             stale = await fresh.group_error(context, group_id, stale)
             groups.add(group_id=group_id, error_code=stale, topics=())
             continue
-        error, topics, offsets = await _of_group(context, group_id, asked, known=known)
+        error, topics, offsets, unstable = await _of_group(
+            context, group_id, asked, known=known, stable=request.require_stable
+        )
         groups.add(
             group_id=group_id,
             error_code=error,
@@ -116,6 +123,7 @@ async def _look_up(
                 types.OffsetFetchResponsePartitions,
                 topics,
                 offsets,
+                unstable,
             ),
         )
     return build(types.OffsetFetchResponse, groups=groups.encoded())
@@ -196,32 +204,37 @@ async def _joined(
 
 
 async def _of_group(
-    context: RequestContext, group_id: str, topics: _Asked | None, *, known: bool
-) -> tuple[GroupError, list[_Topic], _Offsets]:
-    """An error for the whole group, or its topics and offsets."""
+    context: RequestContext, group_id: str, topics: _Asked | None, *, known: bool, stable: bool
+) -> tuple[GroupError, list[_Topic], _Offsets, AbstractSet[PartitionId]]:
+    """An error for the whole group, or its topics and offsets, and whose aren't stable."""
     turns = context.broker.turns
+    groups = context.broker.groups
+    unstable: AbstractSet[PartitionId] = frozenset()
     try:
         if not known:
             # Every client asks the same coordinator again; some take other errors for final.
             raise NotServedError("fetch offsets", group_id, GroupError.COORDINATOR_LOAD_IN_PROGRESS)
-        offsets = await context.broker.groups.fetch_offsets(group_id)
+        if stable:
+            # Before the offsets: of a transaction that ends meanwhile none is taken for stable.
+            unstable = await groups.pending_offsets(group_id)
+        offsets = await groups.fetch_offsets(group_id)
     except PenstockError as failure:
         error = told(failure)
         if error is GroupError.COORDINATOR_NOT_AVAILABLE:
             # Older clients know NOT_COORDINATOR alone, here.
             error = GroupError.NOT_COORDINATOR
         if context.api_version >= 2:
-            return error, [], {}
+            return error, [], {}, unstable
         # Version 1 can only say it of each partition.
         every = turns.each((topics or {}).items())
         refused = [_topic(name, numbers, error=error) async for name, numbers in every]
-        return GroupError.NONE, refused, {}
+        return GroupError.NONE, refused, {}, unstable
     if turns.spend(rows=len(offsets) // CHEAP):
         await turns.wait()
     if topics is None:
-        return GroupError.NONE, await _all(context, offsets), offsets
+        return GroupError.NONE, await _all(context, offsets), offsets, unstable
     found = [_asked(context, name, numbers) async for name, numbers in turns.each(topics.items())]
-    return GroupError.NONE, found, offsets
+    return GroupError.NONE, found, offsets, unstable
 
 
 async def _all(context: RequestContext, offsets: _Offsets) -> list[_Topic]:
@@ -269,21 +282,26 @@ async def _topics(
     partition_type: type[Entity],
     topics: list[_Topic],
     offsets: _Offsets,
+    unstable: AbstractSet[PartitionId],
 ) -> EncodedParts:
     turns = context.broker.turns
     encoded = ArrayWriter(topic_type)
     async for topic in turns.each(topics):
         partitions = ArrayWriter(partition_type)
         async for number in turns.each(topic.numbers):
-            committed = NO_OFFSET
+            committed, error = NO_OFFSET, topic.error
             if topic.stored_id is not None:
-                committed = offsets.get((topic.stored_id, number), NO_OFFSET)
+                key = topic.stored_id, number
+                if key in unstable:
+                    error = ErrorCode.UNSTABLE_OFFSET_COMMIT
+                else:
+                    committed = offsets.get(key, NO_OFFSET)
             partitions.add(
                 partition_index=number,
                 committed_offset=committed.offset,
                 committed_leader_epoch=committed.leader_epoch,
                 metadata=committed.metadata,
-                error_code=topic.error,
+                error_code=error,
             )
         encoded.add(name=topic.name, topic_id=topic.topic_id, partitions=partitions.encoded())
     return encoded.encoded()

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
+from penstock.state.command import OffsetWrite
 from penstock.state.commands import DeleteTopic
+from penstock.state.transaction_commands import (
+    CommitToTransaction,
+    EndTransaction,
+    InitTransaction,
+)
 from support.parsing import versions_of
 
 ALL = versions_of("offset_fetch")
@@ -15,7 +21,11 @@ Row = tuple[Any, int, int, str, str]
 
 
 async def fetch(
-    face: Any, version: int, topics: list[tuple[str, Any, list[int]]] | None, *group_ids: str
+    face: Any,
+    version: int,
+    topics: list[tuple[str, Any, list[int]]] | None,
+    *group_ids: str,
+    stable: bool = False,
 ) -> list[tuple[str, list[Row]]]:
     """Per group: its error, and rows of topic, partition, offset, metadata, error."""
     ids = group_ids or ("g",)
@@ -48,13 +58,13 @@ async def fetch(
             )
             for group_id in ids
         )
-        reply = await face.call("offset_fetch", version, groups=groups, require_stable=True)
+        reply = await face.call("offset_fetch", version, groups=groups, require_stable=stable)
         answers = list(reply.groups)
         assert [group.group_id for group in answers] == list(ids)
     else:
         answers = [
             await face.call(
-                "offset_fetch", version, group_id=one, topics=wanted, require_stable=False
+                "offset_fetch", version, group_id=one, topics=wanted, require_stable=stable
             )
             for one in ids
         ]
@@ -116,6 +126,44 @@ async def test_null_topics_are_all_that_still_exist(face: Any, version: int) -> 
     assert await fetch(face, version, None, "none") == [("none", [])]
     await face.world.committer.commit([DeleteTopic(topic_id=flights.bytes)])
     assert await fetch(face, version, None) == [("none", [])]
+
+
+@pytest.mark.parametrize("version", range(7, 11))
+async def test_an_offset_that_a_transaction_may_change_is_not_stable(
+    face: Any, version: int
+) -> None:
+    await face.commit(9, 17)
+    flights = face.topic_id("flights")
+    name = flights if version >= 10 else "flights"
+    commit = face.world.committer.commit
+    (begun,) = await commit([InitTransaction(transactional_id="x", timeout_ms=1_000)])
+    writes = [OffsetWrite(topic_id=flights.bytes, partition=number, offset=20) for number in (0, 1)]
+    pending = CommitToTransaction(
+        transactional_id="x",
+        producer_id=begun.producer_id,
+        epoch=begun.epoch,
+        group_id="g",
+        offsets=writes,
+        adds_group=True,
+    )
+    await commit([pending])
+    asked = [("flights", flights, [0, 1, 2])]
+    unstable = [
+        (name, 0, -1, "", "unstable_offset_commit"),
+        (name, 1, -1, "", "unstable_offset_commit"),
+        (name, 2, -1, "", "none"),
+    ]
+    assert await fetch(face, version, asked, stable=True) == [("none", unstable)]
+    # All that are committed: of the others none is known yet.
+    assert await fetch(face, version, None, stable=True) == [("none", unstable[:1])]
+    ((_, rows),) = await fetch(face, version, asked)
+    assert [row[2:] for row in rows] == [(17, "note", "none"), (-1, "", "none"), (-1, "", "none")]
+    end = EndTransaction(
+        transactional_id="x", producer_id=begun.producer_id, epoch=begun.epoch, commits=True
+    )
+    await commit([end])
+    ((_, rows),) = await fetch(face, version, asked, stable=True)
+    assert [row[2] for row in rows] == [20, 20, -1]
 
 
 @pytest.mark.parametrize("version", range(8, 11))
