@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 
 from penstock.log.append.plan import PartitionAppend
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey
 from penstock.records import batch as batches
-from penstock.records.batch import check_batch
+from penstock.records.batch import check_batch, stored_header
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
-from penstock.state.answers import TransactionSettled
+from penstock.state.answers import BatchStatus, TransactionSettled
 from penstock.state.commands import ADDS_ITSELF, TRANSACTIONAL
 from penstock.state.transaction_commands import EndTransaction, InitTransaction
 from support.batches import ANY
+from support.cluster_rig import ClusterAgent
 from support.log_rig import NOW, Rig
 
 _LIMITS = replace(ANY, takes_transactions=True)
@@ -24,11 +26,11 @@ _LIMITS = replace(ANY, takes_transactions=True)
 class TransactionalProducer:
     """Speak protocol V2: each end gives the next epoch."""
 
-    def __init__(self, rig: Rig, name: str) -> None:
+    def __init__(self, rig: Rig | ClusterAgent, name: str) -> None:
         self.rig = rig
         self.name = name
         self.producer_id = self.epoch = -1
-        self.sequence = 0
+        self.sequences: Counter[PartitionKey] = Counter()
 
     async def begin(self) -> None:
         init = InitTransaction(transactional_id=self.name, timeout_ms=60_000)
@@ -41,7 +43,7 @@ class TransactionalProducer:
             [record],
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
-            base_sequence=self.sequence,
+            base_sequence=self.sequences[key],
             attributes=batches.TRANSACTIONAL,
         )
         batch = check_batch(memoryview(encoded), _LIMITS, NOW)
@@ -56,7 +58,8 @@ class TransactionalProducer:
 
         self.rig.log.append([append], timeout_ms=5_000, done=done)
         await answer
-        self.sequence += 1
+        assert append.status is BatchStatus.STORED, append
+        self.sequences[key] += 1
 
     async def end(self, *, commits: bool) -> None:
         end = EndTransaction(
@@ -71,4 +74,41 @@ class TransactionalProducer:
 
     def settled(self, answer: object) -> None:
         assert isinstance(answer, TransactionSettled), answer
-        self.producer_id, self.epoch, self.sequence = answer.producer_id, answer.epoch, 0
+        self.producer_id, self.epoch = answer.producer_id, answer.epoch
+        self.sequences.clear()
+
+
+async def fill(rig: Rig, key: PartitionKey) -> list[tuple[int, int, bool]]:
+    """Records with two markers between; offset, producer id and outcome of these."""
+    first, second = TransactionalProducer(rig, "one"), TransactionalProducer(rig, "two")
+    await first.begin()
+    await second.begin()
+    await rig.append(key, b"plain")
+    await first.write(key, b"a")
+    assert rig.log.last_stable_offset(key) == 1
+    await second.write(key, b"b")
+    await first.end(commits=True)
+    assert rig.log.last_stable_offset(key) == 2
+    await second.write(key, b"c")
+    await second.end(commits=False)
+    await rig.append(key, b"plain")
+    assert rig.log.last_stable_offset(key) == rig.log.high_watermark(key) == 7
+    return [(3, first.producer_id, True), (5, second.producer_id, False)]
+
+
+async def read_batches(rig: Rig | ClusterAgent, key: PartitionKey) -> list[bytes]:
+    """Every batch from the log start to the high watermark, by base offset without gaps."""
+    at = rig.log.log_start(key)
+    found = []
+    while at < rig.log.high_watermark(key):
+        read = await rig.log.reader.read_loaded(key, at, 200)
+        assert read is not None, at
+        data = b"".join(read.views)
+        position = 0
+        while position < len(data):
+            header = stored_header(data, position)
+            assert header.base_offset == at
+            found.append(data[position : position + header.length])
+            position += header.length
+            at = header.end_offset
+    return found

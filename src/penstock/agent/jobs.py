@@ -3,9 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.model.errors import FatalStorageError
 from penstock.system.background import Work, of_loop
+
+MARKERS_S: Final = 60.0
+"""How often markers that no uploader takes along are put into a segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from penstock.agent.foundation import Foundation, StopCompany
 from penstock.agent.host_place import HostPlace
-from penstock.agent.jobs import Job
+from penstock.agent.jobs import MARKERS_S, Job
 from penstock.agent.ports import AgentPorts
 from penstock.agent.settings import AgentSettings
 from penstock.log import Log
@@ -229,6 +229,7 @@ class OwnFoundation(Foundation):
                 run=transactions.forget_unused,
             ),
             Job(name="scrub", interval_s=1.0, run=self.log.scrubber.run_once),
+            Job(name="markers", interval_s=MARKERS_S, run=self.log.waiting_markers.run_once),
             Job(name="upkeep of the journal", interval_s=1.0, run=upkeep.run_once, matters=True),
             Job(name="checkpoints", interval_s=1.0, run=upkeep.checkpoint, matters=True),
         ]

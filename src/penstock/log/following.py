@@ -10,12 +10,14 @@ from penstock.state.changes import (
     Change,
     HeadMoved,
     HistoryChanged,
+    MarkersWritten,
     OffsetsSettled,
     RunsMoved,
     TopicDeleted,
 )
 from penstock.state.order_types import AppliedEntries
 from penstock.state.read.view import StateView
+from penstock.state.transactions import Marker
 
 
 class Following:
@@ -74,6 +76,8 @@ class Following:
                 if change.cleaned:
                     # What compaction has removed must not come out of memory either.
                     reads.tail.forget_before(change.partition_key, change.end)
+            elif isinstance(change, MarkersWritten):
+                self._keep_markers(change)
             elif isinstance(change, TopicDeleted):
                 self._forget_topic(change)
             elif isinstance(change, OffsetsSettled):
@@ -81,6 +85,19 @@ class Following:
             elif isinstance(change, HistoryChanged):
                 # The lost rows may have given out the same block of ids.
                 self._producer_ids.forget()
+
+    def _keep_markers(self, written: MarkersWritten) -> None:
+        """Keep markers in memory where they follow what is there, which would begin again with the
+        batch after them."""
+        tail = self._reads.tail
+        marker = Marker(
+            written.producer_id, written.producer_epoch, written.commits, written.time_ms
+        )
+        epoch = self._view.leader_epoch
+        for key, offset in written.places:
+            if tail.end_offset(key) == offset:
+                batch = marker.batch(base_offset=offset, leader_epoch=epoch)
+                tail.add(key, offset, offset + 1, memoryview(batch))
 
     def _forget_topic(self, change: TopicDeleted) -> None:
         reads = self._reads

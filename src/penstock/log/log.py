@@ -32,7 +32,9 @@ from penstock.log.retention.transactions import TransactionKeeper
 from penstock.log.routing import Path
 from penstock.log.settings import LogSettings
 from penstock.log.state_queries import StateQueries
+from penstock.log.upload.moved_segments import MovedSegments
 from penstock.log.upload.uploader import Syncs, Uploader
+from penstock.log.upload.waiting_markers import WaitingMarkers
 from penstock.log.wals.parts import LogParts
 from penstock.log.wals.port import OwnWal
 from penstock.log.wals.takeover import Takeovers
@@ -197,6 +199,13 @@ class Log:
             ages=ages,
             pool=pool,
             limits=limits,
+            may_propose=is_keeper,
+        )
+        self.waiting_markers = WaitingMarkers(
+            queries=queries.caught_up,
+            view=view,
+            segments=MovedSegments(store=store, numbers=self.numbers, committer=order),
+            pool=pool,
             may_propose=is_keeper,
         )
         # The rooms' parts that many ask for.

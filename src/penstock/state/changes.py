@@ -59,6 +59,17 @@ class OpenMoved(Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MarkersWritten:
+    """A transaction ended in partitions. `places`: partition keys and offsets of its markers."""
+
+    producer_id: int
+    producer_epoch: int
+    commits: bool
+    time_ms: int
+    places: list[tuple[PartitionKey, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunsMoved:
     """Runs of a partition in [start, end) lie elsewhere now (StoreSegment, ReplaceRuns). `cleaned`:
     and no longer have all the records that they had. `repaired`: all of them were damaged, and
@@ -144,6 +155,7 @@ Change = (
     | ClusterConfigsChanged
     | HeadMoved
     | OpenMoved
+    | MarkersWritten
     | RunsMoved
     | OffsetsSettled
     | AgentChanged

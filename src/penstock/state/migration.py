@@ -13,6 +13,7 @@ from penstock.state.schema import (
     LEFTOVERS,
     LOST_HISTORIES,
     LOST_RANGES,
+    MARKERS,
     OLDEST_VERSION,
     ONGOING,
     OPEN_OFFSETS,
@@ -39,6 +40,7 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
     5: (f"ALTER TABLE groups ADD COLUMN {GROUP_KIND}", GROUP_MEMBERS),
     # 6 to 7: transactions.
     6: (
+        MARKERS,
         TRANSACTIONS,
         ONGOING,
         TRANSACTION_PARTITIONS,

@@ -34,6 +34,7 @@ _KINDS: Final[tuple[type[Change], ...]] = (
     changes.DigestTold,
     changes.OpenMoved,
     changes.OffsetsSettled,
+    changes.MarkersWritten,
 )
 _NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
 

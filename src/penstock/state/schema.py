@@ -132,6 +132,9 @@ LOST_HISTORIES: Final = """CREATE TABLE lost_histories (
         records INTEGER NOT NULL
     ) STRICT"""
 
+# Partial: most runs are not markers, and these must be found among all others.
+MARKERS: Final = """CREATE INDEX markers ON wal_runs (partition_key, base_offset)
+        WHERE generation < 0"""
 TRANSACTIONS: Final = """CREATE TABLE transactions (
         producer_id INTEGER PRIMARY KEY,
         transactional_id TEXT NOT NULL UNIQUE,
@@ -300,6 +303,7 @@ SCHEMA: Final = (
     REBUILT_RANGES,
     LOST_HISTORIES,
     DIGESTS,
+    MARKERS,
     TRANSACTIONS,
     ONGOING,
     TRANSACTION_PARTITIONS,

@@ -7,8 +7,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.records.markers import MARKER_BYTES, marker_batch, marker_crc
-from penstock.records.sums import MULTIPLIER, SUM_MASK, SUM_SHIFT
+from penstock.records.markers import marker_batch, marker_crc
 from penstock.state.rows import StoredRun
 
 PARTITIONS_MAX: Final = 10_000
@@ -109,10 +108,3 @@ def marker_of_run(run: StoredRun) -> Marker:
     """Read the marker that a row of `wal_runs` stands for."""
     packed = -1 - run.generation
     return Marker(run.position, packed >> 1, bool(packed & 1), run.max_timestamp)
-
-
-def marker_sum(seed: int, base_offset: int, crc: int) -> int:
-    """The sum of a marker's run. Equals `penstock.records.sums.batch_sum`, with a seed that has the
-    leader epoch in it, as `penstock.state.tables.PartitionRow` keeps it."""
-    product = (seed + base_offset) * ((crc << 32 | MARKER_BYTES) ^ MULTIPLIER)
-    return (product ^ product >> SUM_SHIFT) & SUM_MASK

@@ -87,6 +87,13 @@ class TailCache:
             return None
         return partition.start_offset
 
+    def end_offset(self, key: PartitionKey) -> int | None:
+        """The offset at which the next batch of a partition goes on; None: nothing is cached."""
+        partition = self._partitions.get(key)
+        if partition is None or len(partition.ends) == partition.first:
+            return None
+        return partition.end_offset
+
     def read(
         self, key: PartitionKey, offset: int, bytes_max: int, end_offset: int = 1 << 62
     ) -> TailRead | None:

@@ -54,6 +54,34 @@ def plan_segment(
     ]
 
 
+def with_markers(
+    moves: Sequence[PartitionMove], markers: Sequence[StoredRun]
+) -> list[PartitionMove]:
+    """Put markers between the runs between which they lie.
+
+    Args:
+        markers: of partitions of the moves, at or below the end of the last run of each.
+    """
+    by_partition: dict[PartitionKey, list[StoredRun]] = {}
+    for marker in markers:
+        by_partition.setdefault(marker.partition_key, []).append(marker)
+    return [
+        partition_move([*move.runs, *by_partition[move.partition_key]])
+        if move.partition_key in by_partition
+        else move
+        for move in moves
+    ]
+
+
+def partition_move(runs: Sequence[StoredRun]) -> PartitionMove:
+    """Runs of one partition, in any order."""
+    return PartitionMove(
+        partition_key=runs[0].partition_key,
+        runs=tuple(sorted(runs, key=lambda run: run.base_offset)),
+        length=sum(run.length for run in runs),
+    )
+
+
 def moved_runs(moves: Sequence[PartitionMove], positions: Sequence[int]) -> list[MovedRun]:
     """Return StoreSegment's items for the moves, given each partition's byte position in the
     segment."""

@@ -14,33 +14,26 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import Final, Protocol
 
-from typing_extensions import Buffer
-
 from penstock.log.fetch.tail import TailCache
 from penstock.log.fetch.whole_runs import read_wal_run
 from penstock.log.findings import Damages
-from penstock.log.numbered_put import put_numbered
 from penstock.log.numbers import ObjectNumbers
 from penstock.log.settings import LogSettings
+from penstock.log.upload.moved_segments import MARKERS_MAX, MovedSegments, marker_bytes
 from penstock.log.upload.pending import PendingRuns
-from penstock.log.upload.plan import PartitionMove, moved_runs, plan_segment
+from penstock.log.upload.plan import PartitionMove, plan_segment, with_markers
 from penstock.log.upload.segments import VIEWS_AT_ONCE, segment_run, segment_runs
 from penstock.log.upload.set_aside import DamagedRunsError, SetAside
-from penstock.model.errors import (
-    CorruptDataError,
-    PenstockError,
-    RetryableError,
-)
+from penstock.model.errors import CorruptDataError, PenstockError
 from penstock.model.ids import PartitionKey, partition_of, topic_key_of
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
-from penstock.segment import build_segment
-from penstock.state.answers import Refused, SegmentStored
-from penstock.state.commands import MovedRun, StoreSegment
+from penstock.segment import BuiltSegment, build_segment
 from penstock.state.order_types import Committer
 from penstock.state.read.queries import Queries, StoredRun
 from penstock.state.read.view import StateView
 from penstock.state.rows import GENERATION_MASK
+from penstock.state.transactions import is_marker
 from penstock.system import background
 from penstock.system.heard import Cause, heard, text_of
 from penstock.system.turns import Turns
@@ -114,12 +107,10 @@ class Uploader:
         self._tail = tail
         self._wal_writer = wal_writer
         self._wal_reader = wal_reader
-        self._store = store
-        self._committer = committer
+        self._segments = MovedSegments(store=store, numbers=numbers, committer=committer)
         self._clock = clock
         self._pool = pool
         self._limits = limits
-        self._numbers = numbers
         self._wal_key = wal_key
         # Its own, and short: a share of what clients' requests have would be 1.5 ms of each turn.
         self._turns = Turns(items_max=VIEWS_AT_ONCE)
@@ -343,7 +334,9 @@ class Uploader:
     def _plan(
         self, runs: list[StoredRun], sort_key: dict[PartitionKey, tuple[bytes, int]]
     ) -> list[PartitionMove]:
-        return plan_segment(runs, bytes_max=self._limits.segment_bytes, sort_key=sort_key)
+        moves = plan_segment(runs, bytes_max=self._limits.segment_bytes, sort_key=sort_key)
+        ends = [(move.partition_key, move.runs[-1].end_offset) for move in moves]
+        return with_markers(moves, self._queries().markers_up_to(ends, limit=MARKERS_MAX))
 
     def _sort_keys(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, tuple[bytes, int]]:
         sort_keys = {}
@@ -368,10 +361,10 @@ class Uploader:
             )
         )
 
-        def build() -> tuple[list[Buffer], int, list[MovedRun]]:
+        def build() -> BuiltSegment:
             described = iter(in_memory)
             read = self._read([move for move in moves if move.partition_key in unread], seeds)
-            segment = build_segment(
+            return build_segment(
                 [
                     segment_run(topic_ids[move.partition_key], move, read[move.partition_key])
                     if views is None
@@ -379,27 +372,13 @@ class Uploader:
                     for move, views in zip(moves, cached, strict=True)
                 ]
             )
-            runs = moved_runs(moves, segment.positions)
-            return list(segment.parts), segment.size_bytes, runs
 
         unread = {
             move.partition_key for move, views in zip(moves, cached, strict=True) if views is None
         }
         seeds = {key: self._view.seed(key) for key in unread}
-        parts, size_bytes, runs = await loop.run_in_executor(self._pool, build)
-        number = await put_numbered(self._store, self._numbers, parts)
-        key = self._numbers.key(number)
-        is_named = False
-        try:
-            (answer,) = await self._committer.commit(
-                [StoreSegment(object_key=key, object_bytes=size_bytes, runs=runs)]
-            )
-            if isinstance(answer, Refused):
-                raise RetryableError("store segment", key, f"{answer.reason.name}: {answer.detail}")
-            is_named = True
-        finally:
-            self._numbers.end(number, named=is_named)
-        assert isinstance(answer, SegmentStored), answer
+        segment = await loop.run_in_executor(self._pool, build)
+        await self._segments.store(moves, segment)
         self.segment_count += 1
 
     def _read(
@@ -416,6 +395,9 @@ class Uploader:
             key = move.partition_key
             found[key] = []
             for run in move.runs:
+                if is_marker(run.generation):
+                    found[key].append(marker_bytes(run))
+                    continue
                 try:
                     found[key].append(read_wal_run(self._wal_reader, run, seeds[key]))
                 except CorruptDataError as error:

@@ -165,7 +165,9 @@ def _joined(
 
 
 def _sum_of_low(numbers: list[int]) -> int:
-    return sum(numbers if max(numbers) <= _LOW else map(_LOW.__and__, numbers))
+    # Markers have generations below 0.
+    is_low = min(numbers) >= 0 and max(numbers) <= _LOW
+    return sum(numbers if is_low else map(_LOW.__and__, numbers))
 
 
 def trim_log(context: ApplyContext, command: TrimLog) -> AnyAnswer:

@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.model.ids import PartitionKey
 from penstock.records.markers import MARKER_BYTES
+from penstock.records.sums import batch_sum
 from penstock.state.answers import (
     AnyAnswer,
     Done,
@@ -22,7 +23,7 @@ from penstock.state.answers import (
 )
 from penstock.state.apply.context import ApplyContext
 from penstock.state.apply.shards import refuse_shard
-from penstock.state.changes import HeadMoved, OffsetsSettled, OpenMoved
+from penstock.state.changes import HeadMoved, MarkersWritten, OffsetsSettled, OpenMoved
 from penstock.state.command import OffsetWrite
 from penstock.state.commands import EPOCH_MAX
 from penstock.state.meta import CLUSTER_CONFIGS, NEXT_PRODUCER_ID
@@ -45,7 +46,6 @@ from penstock.state.transactions import (
     Marker,
     Transaction,
     TransactionState,
-    marker_sum,
 )
 
 ENDED_PER_COMMAND: Final = PARTITIONS_MAX
@@ -270,6 +270,7 @@ def _write_markers(context: ApplyContext, row: Transaction, marker: Marker) -> N
     generation, crc, time_ms = marker.generation, marker.crc, marker.time_ms
     changes = context.changes
     aborted: list[tuple[int, int, int, int, int]] = []
+    places: list[tuple[PartitionKey, int]] = []
     for key, first_offset, other_first in written:
         partition = known.get(key)
         if partition is None:
@@ -278,7 +279,8 @@ def _write_markers(context: ApplyContext, row: Transaction, marker: Marker) -> N
         partition.next_offset = offset + 1
         partition.bytes_live += MARKER_BYTES
         tables.dirty_partitions.add(key)
-        number = marker_sum(partition.seed, offset, crc)
+        # The partition's seed has the leader epoch in it.
+        number = batch_sum(partition.seed, offset, 0, crc, MARKER_BYTES)
         tables.new_wal_runs.append(
             [
                 key,
@@ -296,11 +298,22 @@ def _write_markers(context: ApplyContext, row: Transaction, marker: Marker) -> N
             last_stable = offset + 1 if other_first is None else other_first
             aborted.append((key, offset, row.producer_id, first_offset, last_stable))
         named = PartitionKey(key)
+        places.append((named, offset))
         changes.append(HeadMoved(named, partition.log_start, offset + 1))
         first_open = NO_OPEN if other_first is None else other_first
         changes.append(OpenMoved(named, first_open, -1 if marker.commits else offset))
     if aborted:
         tables.transactions.add_aborted(aborted)
+    if places:
+        changes.append(
+            MarkersWritten(
+                producer_id=row.producer_id,
+                producer_epoch=marker.producer_epoch,
+                commits=marker.commits,
+                time_ms=time_ms,
+                places=places,
+            )
+        )
 
 
 def admit_batch(

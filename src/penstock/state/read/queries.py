@@ -35,6 +35,9 @@ from penstock.state.read.loss_queries import LossQueries
 from penstock.state.read.pipeline_queries import KEYS_PER_STATEMENT, PipelineQueries
 from penstock.state.read.run_statements import (
     FIRST_RUN_AT_TIME,
+    FIRST_RUN_IN_A_WAL,
+    MARKERS_PAST,
+    MARKERS_UP_TO,
     OBJECTS,
     RUN_WITH_MAX_TIMESTAMP,
     RUNS_FROM,
@@ -124,6 +127,29 @@ class Queries(PipelineQueries, LossQueries, TransactionQueries):
     def wal_runs(self, wal_key: int = 0) -> list[StoredRun]:
         """All runs whose bytes are in a WAL, by generation and position."""
         return [StoredRun(*row) for row in self._execute(WAL_RUNS, _generations(wal_key))]
+
+    def markers_up_to(
+        self, ends: Sequence[tuple[PartitionKey, int]], *, limit: int
+    ) -> list[StoredRun]:
+        """Markers that are rows, of some partitions and at or below an offset of each, by partition
+        and offset."""
+        if not self._has_transactions or not self.markers_page((-1, -1), limit=1):
+            return []  # as nearly always
+        rows = self._execute(MARKERS_UP_TO, (msgspec.json.encode(ends).decode(), limit))
+        return [StoredRun(*row) for row in rows]
+
+    def markers_page(self, after: tuple[int, int], *, limit: int) -> list[StoredRun]:
+        """A page of all markers that are rows, by partition and offset, past `after` ((-1, -1) to
+        begin)."""
+        if not self._has_transactions:
+            return []
+        return [StoredRun(*row) for row in self._execute(MARKERS_PAST, (*after, limit))]
+
+    def first_offset_in_a_wal(self, key: PartitionKey) -> int | None:
+        """The base offset of a partition's first run whose bytes are in a WAL; None: there is none.
+        Markers are in none."""
+        rows = self._execute(FIRST_RUN_IN_A_WAL, (key,))
+        return rows[0][0] if rows else None
 
     def runs_of_object(self, key: str) -> list[StoredRun]:
         """All runs that lie in an object, by position. Reads all runs that there are: the tables

@@ -79,6 +79,20 @@ WAL_RUNS: Final = (
 WAL_GENERATIONS: Final = (
     "SELECT DISTINCT generation FROM wal_runs WHERE generation >= ? AND generation < ?"
 )
+MARKERS_UP_TO: Final = (
+    f"SELECT {_WAL_RUN} FROM json_each(?) AS named CROSS JOIN wal_runs"  # noqa: S608
+    " ON partition_key = json_extract(named.value, '$[0]')"
+    " AND base_offset <= json_extract(named.value, '$[1]')"
+    " WHERE generation < 0 ORDER BY partition_key, base_offset LIMIT ?"
+)
+MARKERS_PAST: Final = (
+    f"SELECT {_WAL_RUN} FROM wal_runs WHERE generation < 0"  # noqa: S608
+    " AND (partition_key, base_offset) > (?, ?) ORDER BY partition_key, base_offset LIMIT ?"
+)
+FIRST_RUN_IN_A_WAL: Final = (
+    "SELECT base_offset FROM wal_runs WHERE partition_key = ? AND generation >= 0"
+    " ORDER BY base_offset LIMIT 1"
+)
 OBJECTS: Final = (
     "SELECT key, bytes, live_runs, condemned_ms, raw, origin FROM objects WHERE key > ?"
     " ORDER BY key LIMIT ?"

@@ -7,6 +7,7 @@ same thread see all of an entry or nothing.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.model.ids import (
     PartitionKey,
@@ -29,6 +30,7 @@ from penstock.state.changes import (
     HeadMoved,
     HistoryChanged,
     LevelChanged,
+    MarkersWritten,
     OffsetsSettled,
     OpenMoved,
     RunsMoved,
@@ -52,6 +54,10 @@ class Topic:
     name: str
     partitions: int
     configs: dict[str, str]
+
+
+_OF_OTHERS: Final = frozenset((RunsMoved, OffsetsSettled, MarkersWritten))
+"""The changes that move the log's caches, or wake who waits, and not the view."""
 
 
 class Head:
@@ -173,7 +179,7 @@ class StateView:
                     head.first_open = change.first_open
                     if change.aborted_at >= 0:
                         head.last_aborted = change.aborted_at
-            elif type(change) is RunsMoved or type(change) is OffsetsSettled:
+            elif type(change) in _OF_OTHERS:
                 pass
             elif type(change) is TopicChanged:
                 self._change(change)

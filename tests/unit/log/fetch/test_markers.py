@@ -3,47 +3,10 @@
 from pathlib import Path
 
 from penstock.model.ids import PartitionKey
-from penstock.records.batch import stored_header
 from penstock.records.markers import marker_batch
 from penstock.state.transactions import is_marker
 from support.log_rig import Rig, opened_rig
-from support.transactional_producer import TransactionalProducer
-
-
-async def read_batches(rig: Rig, key: PartitionKey) -> list[bytes]:
-    """Every batch from the log start to the high watermark, by base offset without gaps."""
-    at = rig.log.log_start(key)
-    found = []
-    while at < rig.log.high_watermark(key):
-        read = await rig.log.reader.read_loaded(key, at, 200)
-        assert read is not None, at
-        data = b"".join(read.views)
-        position = 0
-        while position < len(data):
-            header = stored_header(data, position)
-            assert header.base_offset == at
-            found.append(data[position : position + header.length])
-            position += header.length
-            at = header.end_offset
-    return found
-
-
-async def fill(rig: Rig, key: PartitionKey) -> list[tuple[int, int, bool]]:
-    """Records with two markers between; offset, producer id and outcome of these."""
-    first, second = TransactionalProducer(rig, "one"), TransactionalProducer(rig, "two")
-    await first.begin()
-    await second.begin()
-    await rig.append(key, b"plain")
-    await first.write(key, b"a")
-    assert rig.log.last_stable_offset(key) == 1
-    await second.write(key, b"b")
-    await first.end(commits=True)
-    assert rig.log.last_stable_offset(key) == 2
-    await second.write(key, b"c")
-    await second.end(commits=False)
-    await rig.append(key, b"plain")
-    assert rig.log.last_stable_offset(key) == rig.log.high_watermark(key) == 7
-    return [(3, first.producer_id, True), (5, second.producer_id, False)]
+from support.transactional_producer import TransactionalProducer, fill, read_batches
 
 
 async def assert_markers(
@@ -73,11 +36,20 @@ async def test_markers_are_read_between_records_of_any_place(rig: Rig) -> None:
     (key,) = await rig.topic("t")
     expected = await fill(rig, key)
     before = await assert_markers(rig, key, expected)
-    await rig.drain()
-    rig.log.reader.forget_places(key)
-    for partition in list(rig.log.reads.tail.partitions()):
-        rig.log.reads.tail.forget(partition)
+    rig.forget_memory()
     assert await assert_markers(rig, key, expected) == before
+    await rig.drain()
+    rig.forget_memory()
+    assert await read_batches(rig, key) == before
+
+
+async def test_markers_are_kept_in_memory_with_the_records_around_them(rig: Rig) -> None:
+    (key,) = await rig.topic("t")
+    await fill(rig, key)
+    read = rig.log.tail.read(key, 0, 1 << 20)
+    assert read is not None
+    assert read.end_offset == 7
+    assert [bytes(view) for view in read.views] == await read_batches(rig, key)
 
 
 async def test_what_is_open_and_what_has_ended_outlives_a_crash(tmp_path: Path) -> None:

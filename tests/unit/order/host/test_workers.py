@@ -373,6 +373,13 @@ def test_every_kind_of_change_survives_its_bytes() -> None:
         changes.AgentSeen(1, 2),
         changes.OffsetsSettled(groups=["g", "h"]),
         changes.OpenMoved(PartitionKey(1), 2),
+        changes.MarkersWritten(
+            producer_id=1,
+            producer_epoch=2,
+            commits=True,
+            time_ms=3,
+            places=[(PartitionKey(4), 5), (PartitionKey(6), 7)],
+        ),
         changes.RunsMoved(partition_key=PartitionKey(1), start=2, end=3),
         changes.TopicChanged(
             topic_key=TopicKey(1),
