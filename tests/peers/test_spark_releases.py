@@ -65,7 +65,8 @@ CLIENT = """
 import sys, tempfile
 from pathlib import Path
 from penstock.pipeline.spark_engine import SparkEngine
-from penstock.pipeline.session import check_executors, is_connect, session
+from penstock.pipeline.session import check_executors, session
+from penstock.pipeline.spark_slots import is_connect
 from penstock.pipeline.verify import verify_cluster
 from support.api_server import serve_in_thread
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.model.errors import InvalidRequestError, NotFoundError, RetryableError
 from penstock.pipeline.java import java_home
+from penstock.pipeline.spark_slots import slots_of
 from penstock.pipeline.worker_python import worker_python
 from penstock.version import VERSION
 
@@ -254,7 +255,7 @@ def executors_problem(executors: Sequence[Executor], *, python: str, penstock: s
 
 
 def _ask(spark: "SparkSession") -> list[str]:
-    tasks = min(_CHECKED_TASKS_MAX, max(1, parallelism(spark)))
+    tasks = min(_CHECKED_TASKS_MAX, slots_of(spark))
     frame = spark.range(0, tasks, 1, tasks).mapInArrow(_teller(), "answer string")
     return [row.answer for row in frame.collect()]
 
@@ -297,18 +298,6 @@ def _teller() -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
             yield pa.RecordBatch.from_pydict({"answer": [told]})
 
     return tell
-
-
-def parallelism(spark: "SparkSession") -> int:
-    """Return how many tasks run at a time, as far as the driver knows."""
-    if is_connect(spark):
-        return int(spark.conf.get("spark.default.parallelism", "") or 8)
-    return int(spark.sparkContext.defaultParallelism)
-
-
-def is_connect(spark: "SparkSession") -> bool:
-    """Whether it is a Spark Connect session, which has no SparkContext."""
-    return "connect" in type(spark).__module__
 
 
 def _python_version() -> str:

@@ -16,18 +16,17 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pyspark.accumulators import AccumulatorParam, _accumulatorRegistry
-from pyspark.errors import PySparkException
 
 from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.engine import Attempts, lost_worker
 from penstock.pipeline.slots import Slots
+from penstock.pipeline.spark_slots import is_connect, slots_of
 from penstock.ports.random import Random
 from penstock.system.randomness import SystemRandom
 from penstock.version import VERSION
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
@@ -65,9 +64,9 @@ class SparkEngine:
         self.session = session
         self.pool = pool
         self.slots = slots
-        self.frames = _is_connect(session) if frames is None else frames
+        self.frames = is_connect(session) if frames is None else frames
         self.random = random or SystemRandom()
-        self.all_slots = _parallelism(session)
+        self.all_slots = slots_of(session)
         self.parallelism = self.all_slots if slots is None else slots.count
 
     def run(
@@ -80,7 +79,7 @@ class SparkEngine:
     def cancel(self, group: str) -> None:
         """Cancel the Spark job of a group, if there is one."""
         with suppress(Exception):  # it may be that the session itself is gone
-            if _is_connect(self.session):
+            if is_connect(self.session):
                 self.session.interruptTag(group)
             else:
                 self.session.sparkContext.cancelJobGroup(group)
@@ -341,17 +340,3 @@ def _frame_job(
         found.put(_Ended(group, error))
     else:
         found.put(_Ended(group, None))
-
-
-def _is_connect(session: "SparkSession") -> bool:
-    return type(session).__module__.startswith("pyspark.sql.connect")
-
-
-def _parallelism(session: "SparkSession") -> int:
-    if not _is_connect(session):
-        context: SparkContext = session.sparkContext
-        return max(1, context.defaultParallelism)
-    with suppress(PySparkException, ValueError):
-        return max(1, int(session.conf.get("spark.default.parallelism") or 1))
-    # Only the server knows its executors; a few waves of more than they can take do no harm.
-    return 16

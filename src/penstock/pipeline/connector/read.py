@@ -132,10 +132,15 @@ def find_topics(client: PipelineClient, options: ReadOptions) -> list[Any]:
     return client.topics(names=list(options.names or options.assigned or ())).topics
 
 
+def tasks_at_a_time(wanted: int | None) -> int:
+    """Return the number that a user gave, or that of this machine's cores."""
+    return wanted or os.cpu_count() or 1
+
+
 def division(options: ReadOptions) -> Division:
     """Return how finely to divide a read."""
     return Division(
-        parallelism=options.parallelism or os.cpu_count() or 1,
+        parallelism=tasks_at_a_time(options.parallelism),
         task_bytes=options.partition_bytes,
         tasks_min=options.partitions_min,
         task_rows=options.records_max,

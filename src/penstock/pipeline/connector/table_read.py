@@ -17,11 +17,11 @@ from pyiceberg.table import DataScan, FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from penstock.model.errors import InvalidRequestError, NotFoundError
+from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.connector.table_filters import push
 from penstock.pipeline.connector.table_options import TableReadOptions
 from penstock.pipeline.connector.table_types import arrow_schema, fit, spark_schema
-from penstock.pipeline.tables.catalog import load_table, open_catalog, translated
+from penstock.pipeline.tables.catalog import load_table, no_table_error, open_catalog, translated
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,7 +77,7 @@ class TableReader(DataSourceReader):
         with open_catalog(options.catalog) as catalog:
             table = load_table(catalog, options.identifier)
             if table is None:
-                raise _no_table(options)
+                raise no_table_error("read", name, options.catalog)
             with translated("plan a read", name):
                 scan = _scan(table, options).filter(self._filter)
                 files = list(scan.plan_files())
@@ -145,7 +145,7 @@ def pinned(options: TableReadOptions) -> "tuple[TableReadOptions, StructType]":
     with open_catalog(options.catalog) as catalog:
         table = load_table(catalog, options.identifier)
         if table is None:
-            raise _no_table(options)
+            raise no_table_error("read", ".".join(options.identifier), options.catalog)
         with translated("read", ".".join(options.identifier)):
             snapshot = table.current_snapshot()
             if options.snapshot_id is None and snapshot is not None:
@@ -214,12 +214,3 @@ def file_groups(files: Sequence[FileScanTask], bytes_max: int) -> Iterator[list[
         size += file.file.file_size_in_bytes
     if group:
         yield group
-
-
-def _no_table(options: TableReadOptions) -> NotFoundError:
-    return NotFoundError(
-        "read",
-        ".".join(options.identifier),
-        f"there is no such table in catalog {options.catalog.name} of {options.catalog.warehouse}",
-        "penstock pipeline run keeps the tables of topics with penstock.table",
-    )

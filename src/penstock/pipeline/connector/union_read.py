@@ -4,7 +4,6 @@ A DataFrame is pinned when it is loaded, on the driver's side. Tasks read files 
 of the log, or both by buckets of their keys; none holds a secret.
 """
 
-import os
 import pickle
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from penstock.pipeline.api_messages import Range
 from penstock.pipeline.client import ClientOptions, PipelineClient
 from penstock.pipeline.connector.offsets_wanted import TopicRange
-from penstock.pipeline.connector.read import connection
+from penstock.pipeline.connector.read import connection, tasks_at_a_time
 from penstock.pipeline.connector.read_plan import Division, divide
 from penstock.pipeline.connector.table_read import chosen_columns, file_groups
 from penstock.pipeline.connector.table_types import arrow_schema, fit
@@ -188,7 +187,9 @@ def _of_log(
         for one, size in zip(union.ranges, union.range_bytes, strict=True)
         if (cut := filters.cut(one)) is not None
     ]
-    division = Division(parallelism=_parallelism(options), task_bytes=options.partition_bytes)
+    division = Division(
+        parallelism=tasks_at_a_time(options.parallelism), task_bytes=options.partition_bytes
+    )
     for task in divide(wanted, division, client.runs):
         ranges = [Range(one.topic_id, one.partition, one.start, one.end) for one in task]
         yield UnionPartition(plan, options.api, ranges=ranges)
@@ -223,7 +224,9 @@ def _by_key(
         bucket: rows.nbytes + sum(file.file.file_size_in_bytes for file in stored.get(bucket, ()))
         for bucket, rows in changed.items()
     }
-    goal = min(options.partition_bytes, sum(sizes.values()) // _parallelism(options) + 1)
+    goal = min(
+        options.partition_bytes, sum(sizes.values()) // tasks_at_a_time(options.parallelism) + 1
+    )
     for buckets in _gathered(sizes, goal):
         files = [file for bucket in buckets for file in stored.get(bucket, ())]
         changes = pa.concat_tables([changed[bucket] for bucket in buckets])
@@ -242,10 +245,6 @@ def _gathered(sizes: dict[int, int], goal: int) -> Iterator[list[int]]:
         size += size_bytes
     if group:
         yield group
-
-
-def _parallelism(options: UnionReadOptions) -> int:
-    return options.parallelism or os.cpu_count() or 1
 
 
 def _stream(rows: "pa.Table") -> bytes:

@@ -28,6 +28,7 @@ from penstock.model.errors import (
     ConflictError,
     InDoubtError,
     InvalidRequestError,
+    NotFoundError,
     PenstockError,
 )
 from penstock.pipeline.tables.durable import DurableFileIO
@@ -116,6 +117,18 @@ def open_catalog(settings: CatalogSettings) -> Iterator[Catalog]:
             if create is not None and makes_tables:
                 create()
         yield catalog
+
+
+def no_table_error(
+    operation: str, name: str, catalog: CatalogSettings, *hints: str
+) -> NotFoundError:
+    """Return the error of a reader that finds no table."""
+    return NotFoundError(
+        operation,
+        name,
+        f"there is no such table in catalog {catalog.name} of {catalog.warehouse}",
+        "; ".join(("penstock pipeline run keeps the tables of topics with penstock.table", *hints)),
+    )
 
 
 def load_table(catalog: Catalog, identifier: tuple[str, ...]) -> Table | None:

@@ -16,12 +16,17 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
-from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
+from penstock.model.errors import (
+    ConflictError,
+    InvalidRequestError,
+    NotFoundError,
+    RetryableError,
+)
 from penstock.model.table_names import table_name
 from penstock.pipeline.api_messages import PartitionState, Range, TopicState
 from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.tables.append import ScanItem, find_schema_ids
-from penstock.pipeline.tables.catalog import load_table, open_catalog
+from penstock.pipeline.tables.catalog import load_table, no_table_error, open_catalog
 from penstock.pipeline.tables.columns import TYPED_PREFIX
 from penstock.pipeline.tables.commit import held_by
 from penstock.pipeline.tables.evolution import check_record_columns
@@ -41,9 +46,14 @@ from penstock.pipeline.tables.settings import (
 from penstock.pipeline.tables.union_plan import UnionPlan, cleaned_since, lost_error, plan_union
 from penstock.pipeline.tables.upsert import check_buckets
 from penstock.pipeline.tables.values import RowPlan, SchemaIds
+from penstock.system.backoff import Backoff
+from penstock.system.waiting import pause
 
 logger = logging.getLogger(__name__)
 
+_LOOKS: Final = 12
+_REST: Final = Backoff(first_s=0.01, most_s=1.0)
+"""Together about 5 s, far longer than an agent lags that is well."""
 _LOADS_MAX: Final = 3
 """Where retention took what a snapshot lacks, a newer one has it."""
 
@@ -140,10 +150,7 @@ def load_union(client: PipelineClient, settings: UnionSettings, topic_id: str) -
         InvalidRequestError: the table is another topic's, or can't follow the schemas of the log's
             part.
     """
-    topic = _look(client, topic_id, settings.topic)
-    while any(state.clean_end > state.high_watermark for state in topic.partitions):
-        # An agent reads where cleaning has come to a moment after the watermarks.
-        topic = _look(client, topic_id, settings.topic)
+    topic = _settled(client, topic_id, settings.topic)
     name = table_name(topic.name, settings.table or topic.configs.get(TABLE_NAME_CONFIG, ""))
     with open_catalog(settings.catalog) as catalog:
         loads = 1
@@ -202,6 +209,24 @@ def _look(client: PipelineClient, topic_id: str, name: str) -> TopicState:
     return topics[0]
 
 
+def _settled(client: PipelineClient, topic_id: str, name: str) -> TopicState:
+    """Look until no partition is cleaned past its end: an agent reads where cleaning has come to
+    a moment after the watermarks."""
+    for look in range(_LOOKS):
+        pause(_REST.after(look))
+        topic = _look(client, topic_id, name)
+        ahead = [state for state in topic.partitions if state.clean_end > state.high_watermark]
+        if not ahead:
+            return topic
+    raise RetryableError(
+        "read table and log",
+        f"topic {name!r}",
+        f"compaction by key has come to offset {ahead[0].clean_end}, and the agent that answers "
+        f"knows records up to {ahead[0].high_watermark}",
+        "the agent lags: read again, or give the URL of another one",
+    )
+
+
 def _progress(client: PipelineClient, topic_id: str, name: str) -> dict[int, int] | None:
     rows = (row for row in client.tables(topic_id) if row.table == name)
     return next((dict(row.offsets) for row in rows), None)
@@ -219,7 +244,9 @@ def _load(
     progress = _progress(client, topic.topic_id, name)
     table = load_table(catalog, tuple(name.split(".")))
     if table is None:
-        raise _no_table(name, settings.catalog)
+        raise no_table_error(
+            "read table and log", name, settings.catalog, "view=log reads the topic alone"
+        )
     _check_owner(table, topic)
     held = held_by(table, topic.topic_id, progress)
     now = _look(client, topic.topic_id, topic.name)
@@ -312,14 +339,4 @@ def _of_one_snapshot(table: Table) -> TableMetadata:
             "refs": {},
             "statistics": [],
         }
-    )
-
-
-def _no_table(name: str, catalog: CatalogSettings) -> NotFoundError:
-    return NotFoundError(
-        "read table and log",
-        name,
-        f"there is no such table in catalog {catalog.name} of {catalog.warehouse}",
-        "penstock pipeline run keeps the tables of topics with penstock.table; view=log reads the "
-        "topic alone",
     )

@@ -15,10 +15,16 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
 
 import penstock.tables
-from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
+from penstock.model.errors import (
+    ConflictError,
+    InvalidRequestError,
+    NotFoundError,
+    RetryableError,
+)
 from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.lease import JobLease
@@ -164,6 +170,35 @@ def test_what_is_in_neither_is_an_error_that_names_it(
     found = places(read(api, lake, topic, fail_on_data_loss=False))
     assert f"{topic}-1: the table holds offsets below 5" in caplog.text
     assert [offset for partition, offset in found if partition == 1] == [0, 1, 2, 3, 4, 7]
+
+
+def test_an_agent_that_lags_behind_cleaning_is_asked_again_and_not_for_ever(
+    api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that replays its journal for long says where cleaning is, and old watermarks."""
+    half_filled(api, lake, topic)
+    lags = 3
+    pauses: list[float] = []
+    real = PipelineClient.topics
+
+    def topics(self: PipelineClient, **wanted: Any) -> Any:
+        nonlocal lags
+        found = real(self, **wanted)
+        if "topic_ids" in wanted and lags > 0:
+            lags -= 1
+            (one,) = found.topics
+            ahead = [replace(at, clean_end=at.high_watermark + 7) for at in one.partitions]
+            return replace(found, topics=[replace(one, partitions=ahead)])
+        return found
+
+    monkeypatch.setattr(PipelineClient, "topics", topics)
+    monkeypatch.setattr(union, "pause", pauses.append)
+    assert len(places(read(api, lake, topic))) == 16
+    assert pauses == [0.0, 0.01, 0.02, 0.04]
+    lags = 1_000
+    with pytest.raises(RetryableError, match=r"has come to offset 15, .* knows records up to 8"):
+        read(api, lake, topic)
+    assert sum(pauses) < 20
 
 
 def test_what_is_deleted_while_it_is_read_is_an_error(
