@@ -406,10 +406,13 @@ class _Restore:
             # Records that were in no segment leave gaps, which the caller has allowed.
             execute(
                 "UPDATE partitions SET bytes = partitions.bytes - lost.bytes FROM"
-                " (SELECT partition_key, sum(length) AS bytes FROM wal_runs GROUP BY partition_key)"
+                " (SELECT partition_key, sum(length) AS bytes FROM wal_runs WHERE generation >= 0"
+                " GROUP BY partition_key)"
                 " AS lost WHERE lost.partition_key = partitions.partition_key"
             )
-            for table in ("agents", "agent_entries", "wals", "group_shards", "wal_runs"):
+            # Markers stay: their rows are all there is of them.
+            execute("DELETE FROM wal_runs WHERE generation >= 0")
+            for table in ("agents", "agent_entries", "wals", "group_shards"):
                 execute(f"DELETE FROM {table}")  # noqa: S608 - names of ours
             execute("DELETE FROM objects WHERE live_runs = 0 OR condemned_position IS NOT NULL")
             inherited = (

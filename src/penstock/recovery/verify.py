@@ -31,6 +31,7 @@ from penstock.segment import ask_index
 from penstock.state.leader_epochs import FIRST_EPOCH, EpochStart
 from penstock.state.read.queries import ObjectRow, Queries, StoredRun
 from penstock.state.rows import GENERATION_BITS, GENERATION_MASK
+from penstock.state.transactions import is_marker, marker_bytes
 from penstock.wal import WalReader
 from penstock.wal.recovery import check_named, find_files
 
@@ -301,10 +302,10 @@ class _Verifier:
             start: offsets below this have been checked. A run that was joined from several may
                 begin below it.
         """
-        if run.generation and self._device is None:
+        if run.generation > 0 and self._device is None:
             self.report.unread_runs += 1
             return True
-        place = _wal_place(run.generation) if run.generation else run.object_key
+        place = _place_of(run)
         subject = f"{stretch.name} offsets {run.base_offset} to {run.end_offset - 1} in {place}"
         try:
             data = await self._read(run)
@@ -333,6 +334,8 @@ class _Verifier:
 
     async def _read(self, run: StoredRun) -> memoryview:
         """Read the run's stored bytes."""
+        if is_marker(run.generation):
+            return marker_bytes(run)
         if run.generation:
             wal = self._wal_of(run.wal_key)
             return memoryview(wal.read(run.file_generation, run.position, run.length))
@@ -466,6 +469,12 @@ def _walk(
     walk.add(data)
     walk.end()
     return walk
+
+
+def _place_of(run: StoredRun) -> str:
+    if is_marker(run.generation):
+        return "a marker's row"
+    return _wal_place(run.generation) if run.generation else run.object_key
 
 
 def _wal_place(place: int) -> str:

@@ -11,7 +11,11 @@ from typing import Final
 
 from penstock.model.epochs import epoch_floor
 from penstock.ports.random import Random
+from penstock.replica.database import state_position
+from penstock.state.apply.context import ApplyContext
 from penstock.state.apply.jobs import leave_jobs_behind
+from penstock.state.apply.machine import LogMachine
+from penstock.state.apply.transactions import abort
 from penstock.state.leader_epochs import begin_leader_epoch
 from penstock.state.meta import COUNTERS, EPOCH_FLOOR, HISTORIES, Counter
 from penstock.state.migration import migrate
@@ -48,11 +52,29 @@ def begin_restored(connection: sqlite3.Connection, *, now_ms: int, random: Rando
             "INSERT OR REPLACE INTO meta VALUES (?, ?)",
             (name, _place_of_its_own(counter, value, random)),
         )
+    # Last: markers are of the new leader epoch, a new producer id of the new place.
+    _abort_open_transactions(connection)
 
 
 def _place_of_its_own(counter: Counter, value: int, random: Random) -> int:
     share = (counter.limit - value) >> _SHARE_BITS
     return value + share - random.below(share // 2 + 1)
+
+
+def _abort_open_transactions(connection: sqlite3.Connection) -> None:
+    """End what was open at the moment, and fence its producers: in the parent it may have been
+    committed since, and nothing of that is known here."""
+    machine = LogMachine()
+    machine.bind(connection)
+    machine.tables.ensure_loaded()
+    if ongoing := machine.tables.transactions.ongoing():
+        position, time_ms = state_position(connection)
+        context = ApplyContext(machine.tables, position, time_ms, agent=0, epoch=0)
+        for row in ongoing:
+            abort(context, row)
+        machine.flush()
+    # Positions may begin again, and no connection of the parent comes here.
+    connection.execute("UPDATE transactions SET changed_position = 0")
 
 
 def _raise_agents_epochs(connection: sqlite3.Connection, floor: int) -> None:

@@ -108,3 +108,9 @@ def marker_of_run(run: StoredRun) -> Marker:
     """Read the marker that a row of `wal_runs` stands for."""
     packed = -1 - run.generation
     return Marker(run.position, packed >> 1, bool(packed & 1), run.max_timestamp)
+
+
+def marker_bytes(run: StoredRun) -> memoryview:
+    """Make the batch that a marker's row stands for, final."""
+    marker = marker_of_run(run)
+    return memoryview(marker.batch(base_offset=run.base_offset, leader_epoch=run.leader_epoch))

@@ -30,7 +30,7 @@ from penstock.model.ids import PartitionKey
 from penstock.ports.objects import FileStore, ObjectStore
 from penstock.records.encode import empty_batch
 from penstock.state.read.queries import Queries, StoredRun
-from penstock.state.transactions import AbortedRange, is_marker, marker_of_run
+from penstock.state.transactions import AbortedRange, is_marker, marker_bytes
 from penstock.system import background
 from penstock.wal import WalReader
 
@@ -313,10 +313,7 @@ class LogReader:
 
     def _read_marker(self, run: StoredRun) -> TailRead:
         """Make a marker's batch, which is given whatever the limit is: 78 bytes."""
-        label = self._checks.leader_epoch(run.partition_key, run.base_offset)
-        batch = memoryview(
-            marker_of_run(run).batch(base_offset=run.base_offset, leader_epoch=label)
-        )
+        batch = marker_bytes(run)
         return TailRead([batch], len(batch), run.end_offset)
 
     async def _read_wal(self, run: StoredRun) -> memoryview:

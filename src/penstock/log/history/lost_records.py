@@ -24,10 +24,17 @@ from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
-from penstock.records.batch import HEADER_BYTES, crc_is_right, stored_header
+from penstock.records.batch import (
+    CONTROL,
+    HEADER_BYTES,
+    TRANSACTIONAL,
+    crc_is_right,
+    stored_header,
+)
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.state.rows import StoredRun
+from penstock.state.transactions import AbortedRange, is_marker
 from penstock.system.heard import Cause, heard
 from penstock.wal import WalReader
 
@@ -150,12 +157,15 @@ class LostRecords:
                     floor = 0 if common is None else common[1].get(number, 0)
                     key = partition_key(TopicKey(topic_key), number)
                     target = partition_key(topic.topic_key, number)
+                    unsettled = await self._in_executor(partial(_Unsettled.of, queries, key, floor))
                     async for run in self._runs(queries, key, target, floor):
                         data = await self._read(run, wals, name, number)
                         if data is None:
                             continue
                         async for offset, end_offset, batch in self._batches_of(run, data):
                             if end_offset <= floor:
+                                continue
+                            if not unsettled.is_record_of_the_log(batch, offset):
                                 continue
                             try:
                                 if await self._is_held(target, offset, batch):
@@ -196,6 +206,8 @@ class LostRecords:
             partial(queries.runs_from, key, offset, limit=_PAGE_RUNS)
         ):
             for run in page:
+                if is_marker(run.generation):
+                    continue  # no record
                 held = await self._in_executor(partial(self._same_run, target, run))
                 if not held:
                     yield run
@@ -284,6 +296,40 @@ class LostRecords:
 
     async def _in_executor(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+
+@dataclass(slots=True)
+class _Unsettled:
+    """Transactions of a lost partition that were aborted there, or that were open at its end: their
+    records were never promised to any reader."""
+
+    aborted: list[AbortedRange]
+    first_open: dict[int, int]
+
+    @classmethod
+    def of(cls, queries: Queries, key: PartitionKey, floor: int) -> "_Unsettled":
+        aborted: list[AbortedRange] = []
+        at = floor
+        while page := queries.aborted_from(key, at, limit=_PAGE_RUNS):
+            aborted += page
+            at = page[-1].marker_offset + 1
+        return cls(aborted, queries.open_in_partition(key))
+
+    def is_record_of_the_log(self, batch: bytearray, offset: int) -> bool:
+        """Whether a batch holds records that readers of committed records had, or would have."""
+        header = stored_header(batch, 0)
+        if header.attributes & CONTROL:
+            return False
+        if not header.attributes & TRANSACTIONAL:
+            return True
+        first_open = self.first_open.get(header.producer_id)
+        if first_open is not None and first_open <= offset:
+            return False
+        return not any(
+            found.producer_id == header.producer_id
+            and found.first_offset <= offset < found.marker_offset
+            for found in self.aborted
+        )
 
 
 def _next_offsets(

@@ -38,7 +38,7 @@ from penstock.model.errors import (
 from penstock.model.ids import PartitionKey
 from penstock.ports.journal import Journal
 from penstock.ports.objects import ObjectStore
-from penstock.records.batch import BatchLimits, check_batch, stored_header
+from penstock.records.batch import TRANSACTIONAL, BatchLimits, check_batch, stored_header
 from penstock.replica.archive import Archive
 from penstock.state.answers import BatchStatus, Done, Refused, SegmentStored
 from penstock.state.commands import CloseHistory, CreateTopic, StoreSegment
@@ -59,7 +59,6 @@ _PRODUCER: Final = struct.Struct(">qhi")
 _PRODUCER_AT: Final = 43
 _CRC_AT: Final = 17
 _CRC_FROM: Final = 21
-_TRANSACTIONAL: Final = 0x10
 _ANY: Final = BatchLimits(
     message_bytes_max=(1 << 31) - 1,
     timestamp_before_max_ms=(1 << 63) - 1,
@@ -326,6 +325,10 @@ class HistoryRepair:
         self, notes: AppendedNotes, group: list[LostBatch], records: LostRecords
     ) -> None:
         found = records.partitions[group[0].topic, group[0].partition]
+        for batch in group:
+            if stored_header(batch.data, 0).attributes & TRANSACTIONAL:
+                # Of a transaction that was committed in the lost history, which goes on in none.
+                _forget_producer(batch.data)
         appends = await self._store_batches([batch.data for batch in group], group[0].partition_key)
         refused: list[LostBatch] = []
         for batch, append in zip(group, appends, strict=True):
@@ -406,6 +409,6 @@ def _topics_of(path: Path) -> list[tuple[bytes, str, int, dict[str, str]]]:
 def _forget_producer(data: bytearray) -> None:
     """Make a batch one without a producer: the same records, no sequence."""
     (attributes,) = struct.unpack_from(">H", data, _CRC_FROM)
-    struct.pack_into(">H", data, _CRC_FROM, attributes & ~_TRANSACTIONAL)
+    struct.pack_into(">H", data, _CRC_FROM, attributes & ~TRANSACTIONAL)
     _PRODUCER.pack_into(data, _PRODUCER_AT, -1, -1, -1)
     struct.pack_into(">I", data, _CRC_AT, crc32c(memoryview(data)[_CRC_FROM:]))

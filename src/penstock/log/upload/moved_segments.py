@@ -12,8 +12,6 @@ from penstock.segment import BuiltSegment
 from penstock.state.answers import Refused, SegmentStored
 from penstock.state.commands import StoreSegment
 from penstock.state.order_types import Committer
-from penstock.state.rows import StoredRun
-from penstock.state.transactions import marker_of_run
 
 MARKERS_MAX: Final = 20_000
 """Markers that one segment takes: 1.6 MB. The others wait for the next."""
@@ -49,9 +47,3 @@ class MovedSegments:
         finally:
             self._numbers.end(number, named=is_named)
         assert isinstance(answer, SegmentStored), answer
-
-
-def marker_bytes(run: StoredRun) -> memoryview:
-    """Make the batch of a marker's row."""
-    marker = marker_of_run(run)
-    return memoryview(marker.batch(base_offset=run.base_offset, leader_epoch=run.leader_epoch))

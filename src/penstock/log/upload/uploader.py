@@ -19,7 +19,7 @@ from penstock.log.fetch.whole_runs import read_wal_run
 from penstock.log.findings import Damages
 from penstock.log.numbers import ObjectNumbers
 from penstock.log.settings import LogSettings
-from penstock.log.upload.moved_segments import MARKERS_MAX, MovedSegments, marker_bytes
+from penstock.log.upload.moved_segments import MARKERS_MAX, MovedSegments
 from penstock.log.upload.pending import PendingRuns
 from penstock.log.upload.plan import PartitionMove, plan_segment, with_markers
 from penstock.log.upload.segments import VIEWS_AT_ONCE, segment_run, segment_runs
@@ -33,7 +33,7 @@ from penstock.state.order_types import Committer
 from penstock.state.read.queries import Queries, StoredRun
 from penstock.state.read.view import StateView
 from penstock.state.rows import GENERATION_MASK
-from penstock.state.transactions import is_marker
+from penstock.state.transactions import is_marker, marker_bytes
 from penstock.system import background
 from penstock.system.heard import Cause, heard, text_of
 from penstock.system.turns import Turns

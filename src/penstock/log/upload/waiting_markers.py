@@ -9,13 +9,14 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from penstock.log.upload.moved_segments import MARKERS_MAX, MovedSegments, marker_bytes
+from penstock.log.upload.moved_segments import MARKERS_MAX, MovedSegments
 from penstock.log.upload.plan import PartitionMove, partition_move
 from penstock.log.upload.segments import segment_run
 from penstock.model.ids import PartitionKey, partition_of, topic_key_of
 from penstock.segment import BuiltSegment, build_segment
 from penstock.state.read.queries import Queries, StoredRun
 from penstock.state.read.view import StateView
+from penstock.state.transactions import marker_bytes
 
 
 class WaitingMarkers:

@@ -7,8 +7,11 @@ from penstock.state.read.pipeline_queries import RUN_ROWS
 _WAL_RUN: Final = (
     "partition_key, base_offset, end_offset, generation, '', position, length, max_timestamp,"
     " batch_count, 0, 0, '',"
-    # A restore leaves nothing in a WAL.
-    " coalesce((SELECT value FROM meta WHERE name = 'leader_epoch'), 0), sum"
+    # A restore leaves nothing in a WAL, but markers are rows that outlive it.
+    " coalesce(CASE WHEN generation >= 0 THEN"
+    " (SELECT value FROM meta WHERE name = 'leader_epoch') ELSE"
+    " (SELECT max(epoch) FROM leader_epochs AS e WHERE e.partition_key = wal_runs.partition_key"
+    " AND e.start_offset <= wal_runs.base_offset) END, 0), sum"
 )
 _OBJECT_RUN: Final = (
     "r.partition_key, r.base_offset, r.end_offset, 0, o.key, r.position, r.length,"

@@ -74,6 +74,16 @@ class TransactionQueries(StateConnection):
             )
         )
 
+    def open_in_partition(self, key: PartitionKey) -> dict[int, int]:
+        """First offsets of the transactions that are open in a partition, by producer id."""
+        return dict(
+            self._of_transactions(
+                "SELECT producer_id, first_offset FROM transaction_partitions"
+                " WHERE partition_key = ? AND first_offset >= 0",
+                (key,),
+            )
+        )
+
     def last_aborted(self) -> dict[PartitionKey, int]:
         """The offset of the last marker of an abort, of each partition that has one."""
         return dict(

@@ -20,6 +20,7 @@ from penstock.state.rows import HistoryOutcome
 from support.archives import archive_of, archiver_of, write
 from support.cluster_rig import Cluster, ClusterAgent, passing
 from support.simulated.inline_executor import InlineExecutor
+from support.transactional_producer import TransactionalProducer
 from unit.log.lost_journals import lost_of
 
 STORED = BatchStatus.STORED
@@ -122,6 +123,40 @@ async def test_acknowledged_records_are_appended_again_and_the_history_is_closed
     assert await repair.append() == []
     with pytest.raises(NotFoundError, match="no such open history"):
         await repair.append(1)
+
+
+async def test_of_lost_transactions_what_was_committed_is_appended_again(
+    cluster: Cluster,
+) -> None:
+    """No reader was ever promised the rest, and no marker is a record."""
+    keys: list[PartitionKey] = []
+
+    async def before(agent: ClusterAgent) -> None:
+        keys.extend(await agent.topic("t"))
+        await agent.append(keys[0], b"common")
+
+    async def after(agent: ClusterAgent) -> None:
+        names = ("committed", "aborted", "open")
+        committed, aborted, open_ = (TransactionalProducer(agent, name) for name in names)
+        for producer in (committed, aborted, open_):
+            await producer.begin()
+            await producer.write(keys[0], producer.name.encode())
+        await committed.end(commits=True)
+        await aborted.end(commits=False)
+        assert await agent.log.waiting_markers.run_once() == 2
+        await committed.write(keys[0], b"again")
+        await committed.end(commits=True)
+
+    survivor = await lost_life(cluster, before, after)
+    (report,) = await repair_of(survivor).append()
+    (found,) = report.partitions
+    assert (found.records, found.appended, found.unread, report.closed) == (2, 2, 0, True)
+    assert [value for _, value in await survivor.read_all(keys[0])] == [
+        b"common",
+        b"committed",
+        b"again",
+    ]
+    assert survivor.log.last_stable_offset(keys[0]) == 3
 
 
 async def test_what_an_idempotent_producer_sent_again_is_not_appended_twice(
