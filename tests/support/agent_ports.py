@@ -3,7 +3,7 @@ threads, journal and store that are simulated."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,7 @@ def cluster_ports(
     cluster_id: str,
     replica: Path,
     store: ObjectStore,
+    parents: Mapping[str, ObjectStore] | None = None,
     clock: Clock,
     random: Random,
     fatal: list[BaseException],
@@ -76,6 +77,7 @@ def cluster_ports(
     """An agent's ports.
 
     Args:
+        parents: stores of other clusters that this one was restored from, by URL.
         replica: the file of its replica; its WAL and scratch files lie in the same folder.
         fatal: takes what ends its process.
         closes: takes what closes its files.
@@ -102,7 +104,7 @@ def cluster_ports(
             calls=calls or NoCalls(),
             on_opened=on_opened,
         ),
-        open_store=lambda _: store,
+        open_store=lambda url: (parents or {})[url] if url else store,
         open_queries=open_queries,
         wal_folder=WalFolder(
             device=wal or PosixDevice(folder),

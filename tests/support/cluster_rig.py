@@ -292,6 +292,8 @@ class Cluster:
             random=self.random, clock=self.clock, faults=JournalFaults(delay_ms=(1, 2))
         )
         self.store = ScriptedStore(loop)
+        self.parents: dict[str, ScriptedStore] = {}
+        """The stores of clusters that this one was restored from, by URL."""
         self.agents: list[ClusterAgent] = []
         self.descendants: list[Cluster] = []
         """Made of its bucket by a test; closed with it."""
@@ -332,6 +334,7 @@ class Cluster:
             cluster_id=self.journal.cluster_id,
             replica=path,
             store=self.store,
+            parents=self.parents,
             clock=clock,
             random=self.random,
             fatal=fatal,

@@ -77,12 +77,14 @@ async def restored(
 def empty_cluster(
     cluster: Cluster, cluster_id: str, name: str, *, store: ScriptedStore | None = None
 ) -> Cluster:
-    """A cluster beside another, with a journal and a store of its own, both empty."""
+    """A cluster with a journal and a store of its own, both empty, which may inherit another's
+    objects."""
     other = Cluster(cluster.loop, cluster.folder / name, seed=5)
     cluster.descendants.append(other)
     other.folder.mkdir()
     other.journal = SimulatedJournal(random=other.random, clock=other.clock, cluster_id=cluster_id)
     other.store = store or ScriptedStore(cluster.loop)
+    other.parents = {URL: cluster.store} | cluster.parents
     return other
 
 

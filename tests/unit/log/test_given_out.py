@@ -7,7 +7,6 @@ from typing import Any
 
 from penstock.model.epochs import epoch_floor
 from penstock.model.ids import PartitionKey, topic_key_of
-from penstock.objects.origins import OriginStore, origin_digest
 from penstock.recovery.point_in_time import Moment
 from penstock.state.answers import BatchStatus, JobOpened
 from penstock.state.commands import ClaimWal, NoteLostHistory
@@ -20,7 +19,7 @@ from support.archives import archiver_of
 from support.backups import copy_to, memory_store, restore_to
 from support.cluster_rig import Cluster, ClusterAgent, passing
 from support.log_rig import NOW, Rig, run_rig
-from support.restored_clusters import URL, another_cluster, kill, restored
+from support.restored_clusters import another_cluster, kill, restored
 from support.simulated.clock import ManualClock
 
 
@@ -125,8 +124,7 @@ async def test_of_a_moment_of_a_cluster(cluster: Cluster) -> None:
         other = await another_cluster(cluster, state, f"new{number}")
         # No two clusters have the same random numbers, save where a test says so.
         other.random = type(cluster.random)(100 + number)
-        store = OriginStore(other.store, {origin_digest(URL): cluster.store})
-        again = await other.agent(1, store=store)
+        again = await other.agent(1)
         logs.append(GivenOut())
         await live(again, logs[-1])
     none_is_shared(*logs)

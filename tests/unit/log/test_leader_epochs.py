@@ -12,7 +12,6 @@ import penstock.recovery.restore
 from penstock.model.errors import InvalidRequestError
 from penstock.model.ids import PartitionKey, partition_key
 from penstock.objects.bucket import BucketStore
-from penstock.objects.origins import OriginStore, origin_digest
 from penstock.records.batch import stored_header
 from penstock.recovery.point_in_time import Moment
 from penstock.state.commands import DeleteTopic
@@ -22,7 +21,7 @@ from support.backups import copy_to, restore_to
 from support.cluster_rig import Cluster, ClusterAgent, passing
 from support.log_contents import verify_path
 from support.log_rig import Rig, run_rig
-from support.restored_clusters import URL, another_cluster, kill, restored
+from support.restored_clusters import another_cluster, kill, restored
 
 DURABILITIES = ("wal", "object")
 
@@ -183,8 +182,7 @@ async def test_a_cluster_that_is_made_of_anothers_bucket_begins_an_epoch(
     if wal:
         assert state.lost == []
     other = await another_cluster(cluster, state, "new")
-    store = OriginStore(other.store, {origin_digest(URL): cluster.store})
-    again = await other.agent(1, store=store, **options)
+    again = await other.agent(1, **options)
     assert again.log._view.leader_epoch == 1
     (key,) = keys_of(again.log._view).values()
     assert again.log._view.epoch_starts(key) == ((0, 0), (1, 2))
@@ -202,7 +200,7 @@ async def test_a_cluster_that_is_made_of_anothers_bucket_begins_an_epoch(
     # Another agent reads what this one has appended.
     await archiver_of(again).snapshot()
     await again.close()
-    third = await other.agent(1, store=store, **options)
+    third = await other.agent(1, **options)
     assert third.log._view.leader_epoch == 1
     assert await labels(third.log, key) == expected
 
@@ -213,13 +211,11 @@ async def test_a_restore_of_a_restored_cluster_begins_the_next(cluster: Cluster)
     await append_to(agent, b"0")
     await archiver_of(agent).snapshot()
     await kill(cluster)
-    parent, stores = cluster, {}
+    parent = cluster
     for epoch in (1, 2):
         state = await restored(parent, Moment(), name=f"r{epoch}")
         other = await another_cluster(parent, state, f"c{epoch}")
-        if epoch == 1:
-            stores[origin_digest(URL)] = parent.store
-        again = await other.agent(1, store=OriginStore(other.store, dict(stores)))
+        again = await other.agent(1)
         assert again.log._view.leader_epoch == epoch
         (key,) = keys_of(again.log._view).values()
         await append_to(again, b"x")

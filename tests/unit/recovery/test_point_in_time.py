@@ -40,9 +40,7 @@ async def test_a_cluster_is_made_of_the_bucket_alone_as_of_any_moment(cluster: C
             assert state.parent_cluster_id == "simulated-cluster-0001"
             assert not state.lost
             other = await another_cluster(cluster, state, name)
-            agent = await other.agent(
-                1, store=OriginStore(other.store, {origin_digest(URL): cluster.store})
-            )
+            agent = await other.agent(1)
             assert await contents_of(agent) == contents
             assert agent.queries.cluster_id() == NEW_ID
             await agent.close()
@@ -58,8 +56,7 @@ async def test_the_new_cluster_goes_on_and_never_deletes_what_is_its_parents(
     before = history.at[position][1]
     state = await restored(cluster, Moment())
     other = await another_cluster(cluster, state, "new")
-    store = OriginStore(other.store, {origin_digest(URL): cluster.store})
-    agent = await other.agent(1, store=store, delete_grace_ms=1_000)
+    agent = await other.agent(1, delete_grace_ms=1_000)
     (key, *_) = before
     for number in range(3):
         _, offset = await agent.append(key, b"new %d" % number)
@@ -82,7 +79,7 @@ async def test_the_new_cluster_goes_on_and_never_deletes_what_is_its_parents(
     assert not cluster.store.deleted
     # Another agent joins: it bootstraps of what was restored, too.
     await bootstrap_agent(other, 2)
-    second = await other.agent(2, store=store)
+    second = await other.agent(2)
     assert await contents_of(second) == await contents_of(agent)
     # Its own archive, and a restore of the restored.
     archiver = archiver_of(agent)
@@ -175,15 +172,13 @@ async def test_bytes_that_were_in_a_wal_are_found_where_they_went_later(cluster:
     state = await restored(cluster, Moment(position=position), name="again")
     assert not state.lost
     other = await another_cluster(cluster, state, "new")
-    store = OriginStore(other.store, {origin_digest(URL): cluster.store})
-    reader = await other.agent(1, store=store)
+    reader = await other.agent(1)
     assert await contents_of(reader) == history.at[position][1]
     await reader.close()
     state = await restored(cluster, Moment(), allow_loss=True, name="lossy")
     assert state.lost == ["t-0 offsets 5 to 5"]
     other = await another_cluster(cluster, state, "lossy-new")
-    store = OriginStore(other.store, {origin_digest(URL): cluster.store})
-    reader = await other.agent(1, store=store)
+    reader = await other.agent(1)
     _, offset = await reader.append(key, b"next")
     assert offset == 6, "the lost offset is a gap, not given again"
 
