@@ -47,9 +47,17 @@ def hands_on(handler: ast.ExceptHandler) -> bool:
     return any(isinstance(node, ast.Name) and node.id == handler.name for node in nodes)
 
 
+def called(call: ast.Call) -> str:
+    """The last name of what is called."""
+    function = call.func
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
 def is_heard(handler: ast.ExceptHandler) -> bool:
     return any(
-        isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in HEARD
+        isinstance(node, ast.Call) and called(node) in HEARD
         for statement in handler.body
         for node in ast.walk(statement)
     )
@@ -61,7 +69,7 @@ def swallowed(node: ast.AST) -> str | None:
         if always_raises(node.body) or hands_on(node) or is_heard(node):
             return None
         return ast.unparse(node.type) if node.type else "everything"
-    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
+    if isinstance(node, ast.Call) and called(node) == "suppress":
         return f"suppress {', '.join(map(ast.unparse, node.args))}"
     if isinstance(node, ast.keyword) and node.arg == "return_exceptions":
         return "return_exceptions"

@@ -5,6 +5,7 @@ is left to say is why the import waits: mostly for what a command or a server st
 """
 
 import ast
+import functools
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -32,6 +33,7 @@ REASONS = (
 """Importing file, imported module, why the import waits."""
 
 
+@functools.cache
 def imports() -> list[tuple[str, int, str]]:
     """File, line and module of each import of ours inside a function."""
     found: set[tuple[str, int, str]] = set()

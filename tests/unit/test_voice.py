@@ -82,6 +82,8 @@ def findings(path: Path) -> Iterator[str]:
         if _begins_badly(docstring.value, described):
             first_line = docstring.value.strip().partition("\n")[0]
             yield f"{path}:{docstring.lineno}: begins as a fragment: {first_line}"
+    if not WORDS.search(source):  # taking it apart is what costs
+        return
     prose = [tokenize.COMMENT, tokenize.STRING]
     prose += [getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)]
     for token in tokenize.generate_tokens(io.StringIO(source).readline):

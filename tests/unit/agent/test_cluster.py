@@ -124,7 +124,7 @@ class Host:
             kafka=KafkaSettings(auto_create_topics=False),
             retention_check_s=60.0,
             cluster=ClusterSettings(
-                archive=ArchiveSettings(), restore_window_ms=world.restore_window_ms
+                archive=world.archive, restore_window_ms=world.restore_window_ms
             ),
         )
         self.agent = await assemble(settings, ports)
@@ -150,6 +150,7 @@ class World:
         self.store = ScriptedStore(loop)
         self.ended: list[BaseException] = []
         self.restore_window_ms = 0
+        self.archive = ArchiveSettings()
         self.hosts = [Host(self, 1), Host(self, 2)]
 
     async def begin(self) -> list[Host]:
@@ -209,16 +210,16 @@ async def test_an_agent_whose_replica_was_removed_ends_the_stop_of_the_one_that_
 
 @pytest.mark.slow
 async def test_an_object_of_the_restore_window_is_deleted_after_the_window(world: World) -> None:
-    world.restore_window_ms = 1_000_000
+    world.restore_window_ms = 200_000
     one, _ = await world.begin()
     key = object_key(agent=9, epoch=1, n=1)
     world.store.objects[key] = (b"x", 0)
     await one.do(one.foundation.order.commit([CondemnObjects(keys=[key])]))
     keeper = one.foundation.log.keeper
-    assert one.foundation.settings.log.delete_grace_ms < 900_000
-    await passing(900)
-    assert await one.do(keeper.delete_condemned()) == 0
+    assert one.foundation.settings.log.delete_grace_ms < 150_000
     await passing(150)
+    assert await one.do(keeper.delete_condemned()) == 0
+    await passing(100)
     assert await one.do(keeper.delete_condemned()) == 1
     assert key not in world.store.objects
 
@@ -246,8 +247,9 @@ async def test_no_orphan_is_condemned_before_archive_and_journal_were_compared(
 
 
 async def test_agents_whose_states_differ_archive_and_delete_nothing(world: World) -> None:
+    world.archive = ArchiveSettings(snapshot_interval_ms=60_000)
     hosts = await world.begin()
-    await passing(700)
+    await passing(100)
     for host in hosts:
         error = RetryableError("compare", "states", "they differ")
         host.foundation.order.write_stop.error = error

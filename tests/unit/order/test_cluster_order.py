@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.epochs import epoch_floor
@@ -31,6 +31,7 @@ from penstock.state.commands import (
 from penstock.state.entry_keys import entry_key
 from penstock.state.schema import CLUSTER_LEVEL
 from support.cluster_orders import Agent, outcome
+from support.examples import examples
 from support.simulated.journal import JournalFaults, SimulatedJournal
 from support.simulated.randomness import SeededRandom
 from support.simulated.virtual_loop import START_MS, VirtualLoop, run
@@ -80,6 +81,7 @@ async def settled(work: Callable[[], Awaitable[object]], tries: int = 200) -> No
     raise AssertionError("it never recovers")
 
 
+@settings(max_examples=examples(0.5))
 @given(seed=st.integers(0, 1 << 32))
 def test_any_interleaving_gives_equal_replicas_and_true_answers(
     seed: int, tmp_path_factory: pytest.TempPathFactory

@@ -61,7 +61,9 @@ def places() -> set[str]:
                     found.add(f"{relative}:{'.'.join(inside)}")
                 look(child, inside)
 
-        look(ast.parse(path.read_text(encoding="utf-8")), ())
+        source = path.read_text(encoding="utf-8")
+        if any(name in source for name in BEGIN):
+            look(ast.parse(source), ())
     return found
 
 

@@ -179,11 +179,11 @@ def test_sixty_levels_are_read():
 
 
 @pytest.mark.slow
-def test_a_megabyte_is_read_in_seconds():
-    source = "f(x: A) if g(x) or h(x);\n" * 40_000
+def test_a_quarter_of_a_megabyte_is_read_in_seconds():
+    source = "f(x: A) if g(x) or h(x);\n" * 10_000
     started = time.process_time()
-    assert len(parse(source).parts) == 40_000
-    assert time.process_time() - started < 20
+    assert len(parse(source).parts) == 10_000
+    assert time.process_time() - started < 6
 
 
 @given(st.text(alphabet='ab ()[]{},;:=<>!"\\#@_1\nifor', max_size=60))

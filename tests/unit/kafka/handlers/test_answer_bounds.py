@@ -24,6 +24,8 @@ from support.replies import body_of, encoded
 from unit.kafka.conftest import NoSink, StandInLog
 from unit.kafka.handlers.test_turns_of_requests import CASES, arrays_of, entity
 
+ITEMS = 1_500
+"""In a request: a byte too few for each is more than `BASE_BYTES`."""
 TOPICS = 60
 MEMBERS = 5
 UNRESERVED = ("api_versions", "describe_cluster")
@@ -129,7 +131,7 @@ async def fill(face: Any) -> None:
 def asked(api: str, version: int) -> Sequence[Any]:
     """Requests of many cheap items, and those that ask for everything there is."""
     kind = schema._entity_type(api, version, "Request")
-    requests = [entity(kind, 0, name) for name in arrays_of(kind) or [""]]
+    requests = [entity(kind, 0, name, items=ITEMS) for name in arrays_of(kind) or [""]]
     types = schema.request_types(api, version)
     if api == "offset_fetch" and version >= 8:
         group: Any = types.OffsetFetchRequestGroup

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import sys
+import functools
 import typing
 import uuid
 from typing import Any
@@ -19,7 +19,7 @@ import pytest
 from penstock.kafka.connection_state import ConnectionState
 from penstock.kafka.context import RequestContext
 from penstock.kafka.long_answer import LongAnswer
-from penstock.kafka.registry import APIS, BY_MODULE
+from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.replies import PiecedReply
 from penstock.kafka.wire import schema
 from penstock.kafka.wire.decode import without_none
@@ -29,7 +29,7 @@ from penstock.system.turns import Turns
 from support.loop_probe import Probe
 from support.slow import slow_unless
 from unit.kafka.conftest import NoSink, StandInLog
-from unit.kafka.wire.test_decode import SAMPLES
+from unit.kafka.wire.test_decode import EVERY_VERSION, SAMPLES
 
 ITEMS = 2_500
 TURN_ITEMS = 100
@@ -37,17 +37,21 @@ CALLS_MAX = 25_000
 """Of 250 items that are read or written at a time, or of 100 that a handler looks at."""
 WHOLE = ("produce", "fetch")
 
-CASES = [
-    (api.module, version)
-    for api in APIS.values()
-    for version in range(api.versions_min, api.versions_max + 1)
-    if api.module not in WHOLE
-]
+CASES = [case for case in EVERY_VERSION if case[0] not in WHOLE]
 
 
 def is_newest(api: str, version: int) -> bool:
     """An older version's reader and writer are made as the newest one's."""
     return version == BY_MODULE[api].versions_max
+
+
+ENDS = [
+    (api, version)
+    for api, version in CASES
+    if version in (BY_MODULE[api].versions_min, BY_MODULE[api].versions_max)
+]
+"""The first version and the last. Handlers get each as the last; that the readers and writers of
+those between take steps is `unit.kafka.wire.test_encode`'s."""
 
 
 def value(field: Any, kind: Any, number: int) -> Any:
@@ -63,27 +67,39 @@ def value(field: Any, kind: Any, number: int) -> Any:
     return SAMPLES[kafka_type]
 
 
-def entity(kind: Any, number: int, grown: str) -> Any:
+def entity(kind: Any, number: int, grown: str, *, items: int = ITEMS) -> Any:
     """An entity whose arrays are empty, but for those called `grown`, and what leads there."""
     values = {}
-    for field in dataclasses.fields(kind):
-        inner, nullable = without_none(field.type)
-        if typing.get_origin(inner) is tuple:
-            item, _ = without_none(typing.get_args(inner)[0])
-            count = ITEMS if field.name == grown else int(grown in arrays_of(item))
+    for field, inner, nullable, item in fields_of(kind):
+        if item is not None:
+            count = items if field.name == grown else int(grown in arrays_of(item))
             values[field.name] = tuple(
-                entity(item, at, grown)
+                entity(item, at, grown, items=items)
                 if dataclasses.is_dataclass(item)
                 else value(field, item, at)
                 for at in range(count)
             )
         elif dataclasses.is_dataclass(inner):
-            values[field.name] = None if nullable else entity(inner, number, grown)
+            values[field.name] = None if nullable else entity(inner, number, grown, items=items)
         else:
             values[field.name] = value(field, inner, number)
     return kind(**values)
 
 
+@functools.cache
+def fields_of(kind: Any) -> list[tuple[Any, Any, bool, Any]]:
+    """Each field with its type, whether it may be None, and of an array the type of its items."""
+    found = []
+    for field in dataclasses.fields(kind):
+        inner, nullable = without_none(field.type)
+        item = None
+        if typing.get_origin(inner) is tuple:
+            item, _ = without_none(typing.get_args(inner)[0])
+        found.append((field, inner, nullable, item))
+    return found
+
+
+@functools.cache
 def arrays_of(kind: Any) -> list[str]:
     """Names of all arrays in an entity, nested ones too."""
     if not dataclasses.is_dataclass(kind):
@@ -129,7 +145,7 @@ async def take(broker: Any, reply: Any) -> None:
                 await broker.turns.wait()
 
 
-@pytest.mark.parametrize(("api", "version"), slow_unless(is_newest, CASES))
+@pytest.mark.parametrize(("api", "version"), slow_unless(is_newest, ENDS))
 async def test_no_request_holds_the_loop(face: Any, api: str, version: int) -> None:
     kind = schema._entity_type(api, version, "Request")
     schema.response_types(api, version)
@@ -195,12 +211,11 @@ PASSED = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("api", "version", "name"), PASSED)
 async def test_no_pass_over_all_items_is_made_in_one_turn(
-    face: Any, monkeypatch: pytest.MonkeyPatch, api: str, version: int, name: str
+    face: Any, api: str, version: int, name: str
 ) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "ITEMS", 8 * ITEMS)
     kind = schema._entity_type(api, version, "Request")
     schema.response_types(api, version)
-    body = memoryview(schema.encode_request(entity(kind, 0, name)))
+    body = memoryview(schema.encode_request(entity(kind, 0, name, items=8 * ITEMS)))
     broker = face.broker
     broker.log = StandInLog()
     broker.turns = Turns(items_max=TURN_ITEMS, rows_max=50)
