@@ -11,11 +11,8 @@ _MADE_FROM = "<!-- Made by `make docs`; change the code, not this page. -->"
 _NOT_SERVED: tuple[tuple[str, str], ...] = (
     ("SaslHandshake, SaslAuthenticate", "no authentication yet; the server listens on loopback"),
     (
-        (
-            "AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, WriteTxnMarkers, TxnOffsetCommit, "
-            "DescribeTransactions, ListTransactions, DescribeProducers"
-        ),
-        "no transactions yet; FindCoordinator and InitProducerId refuse a transactional id",
+        ("WriteTxnMarkers, DescribeTransactions, ListTransactions, DescribeProducers"),
+        "not yet",
     ),
     ("DescribeAcls, CreateAcls, DeleteAcls", "no authorization yet"),
     (
@@ -146,17 +143,11 @@ def apis_page() -> str:
         "",
         "## What a client gets that asks for what is not served",
         "",
-        "A transactional id is refused by FindCoordinator and InitProducerId with",
-        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED, since that is final at once in each client; at",
-        "UNSUPPORTED_VERSION librdkafka asks again twice a second until its time is over.",
-        "",
-        "| client | what it gets, each within a second |",
-        "| --- | --- |",
-        "| librdkafka 2.16 (confluent-kafka) | `init_transactions` raises KafkaException, fatal |",
-        "| kafka-python 3.0 | `init_transactions` raises TransactionalIdAuthorizationFailedError |",
-        "| aiokafka 0.14 | `start` raises TransactionalIdAuthorizationFailed |",
-        "",
-        "librdkafka shows the text: This server does not serve transactions yet.",
+        "Transactions are served once the feature level of transactions is on, which it is when",
+        "every agent knows it. Before that ApiVersions names neither their APIs nor the feature",
+        "`transaction.version`, and FindCoordinator and InitProducerId refuse a transactional id",
+        "with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, since that is final at once in each client;",
+        "at UNSUPPORTED_VERSION librdkafka asks again twice a second until its time is over.",
         "",
         "A request of an API or version that ApiVersions does not name closes its connection, as",
         "in Kafka. Such a request, and one for transactions, leaves a line at level INFO with",

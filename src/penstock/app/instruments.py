@@ -33,6 +33,7 @@ _EVENTS: Final = {
     "malformed_requests": "penstock_malformed_requests_total",
     "refused_batches": "penstock_refused_batches_total",
     "handed_over_batches": "penstock_handed_over_batches_total",
+    "late_transaction_requests": "penstock_late_transaction_requests_total",
     "limited_topics": "penstock_limited_topics_total",
 }
 _LABELLED_EVENTS: Final = {

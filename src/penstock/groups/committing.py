@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.groups.errors import GroupError
@@ -14,9 +15,10 @@ from penstock.groups.memory import GroupMemory, LoadedGroup, TooManyGroupsError
 from penstock.groups.offsets import CommittedOffset, PartitionId
 from penstock.groups.ownership import NotServedError
 from penstock.groups.subscription import CONSUMER_PROTOCOL_TYPE
-from penstock.state.answers import AnyAnswer, OffsetsCommitted
+from penstock.state.answers import AnyAnswer, OffsetsCommitted, Refused
 from penstock.state.command import OffsetWrite
 from penstock.state.commands import AnyCommand, CommitOffsets, DeleteOffsets
+from penstock.state.transaction_commands import CommitToTransaction
 from penstock.system.turns import Turns
 
 if TYPE_CHECKING:
@@ -32,10 +34,24 @@ PAGE_OFFSETS: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetsTransaction:
+    """The transaction that a producer commits offsets in; see `CommitToTransaction`."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    adds_group: bool
+    seen_position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommitResult:
-    """The outcome of a commit: an error for all of it, or per offset 0 or a Refusal."""
+    """The outcome of a commit: an error or a refusal for all of it, or per offset 0 or a
+    Refusal."""
 
     error: GroupError = GroupError.NONE
+    refused: Refused | None = None
+    """Why the transaction does not take them."""
     codes: Sequence[int] = ()
     altered_from: Sequence[int | None] | None = None
     """Per offset the one before it (None: not known), where a client that isn't a member (an
@@ -61,6 +77,7 @@ class GroupOffsets:
         member_id: str,
         instance_id: str | None,
         generation: int,
+        transaction: OffsetsTransaction | None = None,
     ) -> CommitResult:
         """Store offsets; durable when it returns without an error.
 
@@ -76,7 +93,13 @@ class GroupOffsets:
             return CommitResult(error=GroupError.POLICY_VIOLATION)
         if loaded is None:
             return CommitResult(error=GroupError.GROUP_ID_NOT_FOUND)
-        error = loaded.machine.commit(member_id, instance_id, generation)
+
+        def refusal() -> GroupError:
+            if transaction is None:
+                return loaded.machine.commit(member_id, instance_id, generation)
+            return loaded.machine.commit_in_transaction(member_id, instance_id, generation)
+
+        error = refusal()
         if error is not GroupError.NONE:
             self._memory.settle(loaded)
             return CommitResult(error=error)
@@ -88,7 +111,12 @@ class GroupOffsets:
             self._memory.settle(loaded)
             return CommitResult()
         # A simple consumer's group, to which no member ever commits, has no generation.
-        is_altered = generation < 0 and not member_id and loaded.machine.generation > 0
+        is_altered = (
+            generation < 0
+            and not member_id
+            and transaction is None
+            and loaded.machine.generation > 0
+        )
         codes: list[int] = []
         altered_from: list[int | None] = []
         with self._used(loaded):
@@ -97,12 +125,15 @@ class GroupOffsets:
                     # What is written later must not be of a generation that is over by then.
                     error = self._gone(loaded)
                     if error is GroupError.NONE:
-                        error = loaded.machine.commit(member_id, instance_id, generation)
+                        error = refusal()
                     if error is not GroupError.NONE:
                         return CommitResult(error=error)
                 some = writes[start : start + WRITES_AT_ONCE]
-                stored = await self._store(loaded, some, is_altered=is_altered)
-                if stored.error is not GroupError.NONE:
+                if transaction is None:
+                    stored = await self._store(loaded, some, is_altered=is_altered)
+                else:
+                    stored = await self._hold(loaded, some, transaction)
+                if stored.error is not GroupError.NONE or stored.refused is not None:
                     return stored
                 codes += stored.codes
                 altered_from += stored.altered_from or ()
@@ -134,6 +165,28 @@ class GroupOffsets:
 
         result = await self._journal.finish(self._write(loaded, command, keep))
         return CommitResult(error=result) if isinstance(result, GroupError) else result
+
+    async def _hold(
+        self, loaded: LoadedGroup, writes: list[OffsetWrite], transaction: OffsetsTransaction
+    ) -> CommitResult:
+        """Have a transaction hold offsets: what is in memory of the group stays."""
+        command = CommitToTransaction(
+            transactional_id=transaction.transactional_id,
+            producer_id=transaction.producer_id,
+            epoch=transaction.epoch,
+            group_id=loaded.machine.group_id,
+            offsets=writes,
+            shard_epoch=loaded.shard_epoch,
+            adds_group=transaction.adds_group,
+            seen_position=transaction.seen_position,
+        )
+        answer = await self._journal.finish(self._journal.own(partial(self._journal.ask, command)))
+        if isinstance(answer, GroupError):
+            return CommitResult(error=answer)
+        if isinstance(answer, Refused):
+            return CommitResult(refused=answer)
+        assert isinstance(answer, OffsetsCommitted), answer
+        return CommitResult(codes=answer.codes)
 
     async def fetch(self, group_id: str) -> Mapping[PartitionId, CommittedOffset]:
         """All committed offsets of a group; none when there is no such group.

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.groups.administration import GroupAdministration, GroupDescription, GroupOverview
-from penstock.groups.committing import CommitResult, GroupOffsets
+from penstock.groups.committing import CommitResult, GroupOffsets, OffsetsTransaction
 from penstock.groups.consumer.catalog import ViewCatalog
 from penstock.groups.consumer.machine import ConsumerGroup
 from penstock.groups.consumer.member import JOINING_EPOCH
@@ -267,8 +267,12 @@ class GroupCoordinator:
         member_id: str,
         instance_id: str | None,
         generation: int,
+        transaction: OffsetsTransaction | None = None,
     ) -> CommitResult:
         """Store offsets; durable when it returns without an error.
+
+        Args:
+            transaction: holds the offsets until it ends; None: the group has them at once.
 
         Returns: GROUP_ID_NOT_FOUND when a member of some generation commits to a group that doesn't
             exist; the Kafka face sends clients of old versions another error.
@@ -279,6 +283,7 @@ class GroupCoordinator:
             member_id=member_id,
             instance_id=instance_id,
             generation=generation,
+            transaction=transaction,
         )
 
     def may_fetch(self, group_id: str, member_id: str | None, epoch: int) -> GroupError:

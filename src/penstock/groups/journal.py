@@ -59,20 +59,25 @@ class GroupJournal:
 
     async def commit(self, command: AnyCommand) -> AnyAnswer | GroupError:
         """Journal a command; its answer, or the error for the client."""
+        answer = await self.ask(command)
+        if isinstance(answer, Refused):
+            logger.warning(
+                "a group's command was refused: %s %s", answer.reason.name, answer.detail
+            )
+            return GroupError.UNKNOWN_SERVER_ERROR
+        return answer
+
+    async def ask(self, command: AnyCommand) -> AnyAnswer | GroupError:
+        """Journal a command that may well be refused; its answer, or the error for the client."""
         try:
             (answer,) = await self._committer.commit([command])
         except PenstockError as error:
             heard(Cause.GROUP_JOURNAL, error, logger, "could not journal a group's command")
             return _journal_error(error)
-        if isinstance(answer, Refused):
-            if answer.reason is Refusal.STALE_SHARD:
-                # At each hand-over: what was on its way goes to the next coordinator.
-                logger.info("a group's command came after its shard had moved: %s", answer.detail)
-                return GroupError.NOT_COORDINATOR
-            logger.warning(
-                "a group's command was refused: %s %s", answer.reason.name, answer.detail
-            )
-            return GroupError.UNKNOWN_SERVER_ERROR
+        if isinstance(answer, Refused) and answer.reason is Refusal.STALE_SHARD:
+            # At each hand-over: what was on its way goes to the next coordinator.
+            logger.info("a group's command came after its shard had moved: %s", answer.detail)
+            return GroupError.NOT_COORDINATOR
         return answer
 
 

@@ -173,6 +173,17 @@ class ClassicGroup(StaticMembers):
             error = GroupError.REBALANCE_IN_PROGRESS
         return error
 
+    def commit_in_transaction(
+        self, member_id: str, instance_id: str | None, generation: int
+    ) -> GroupError:
+        """Decide the same of offsets that a transaction holds. Older versions name no member; and
+        one that has joined may commit what it read in the generation before, as in Kafka."""
+        if self.state is GroupState.DEAD:
+            return GroupError.COORDINATOR_NOT_AVAILABLE
+        if generation < 0 and not member_id and instance_id is None:
+            return GroupError.NONE
+        return self._check(member_id, instance_id, generation)
+
     def commit_seen(self, member_id: str) -> list[Effect]:
         """A commit is a sign of life as well; not of a membership that is doubted, since librdkafka
         sends a commit again under the member id that it has given up meanwhile."""

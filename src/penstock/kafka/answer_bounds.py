@@ -44,6 +44,10 @@ _ECHOES: Final = {
     "delete_groups": 4,
     "offset_delete": 3,
     "init_producer_id": 2,
+    "add_partitions_to_txn": 3,
+    "add_offsets_to_txn": 2,
+    "txn_offset_commit": 2,
+    "end_txn": 2,
 }
 """Bytes of the answer for each of the request, where items are answered by numbers."""
 _MESSAGES: Final = {

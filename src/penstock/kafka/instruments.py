@@ -13,9 +13,9 @@ class Instruments(Protocol):
 
     def count(self, event: str, amount: int = 1) -> None:
         """Something happened: "connections_opened", "connections_closed", "malformed_requests",
-        "refused_batches", "handed_over_batches", "limited_topics", "reply_bytes",
-        "refused:<setting>" (see `Admission.refusal`; "draining"), "ended:<Ending>",
-        "waited:<Lane>" or "unserved:<Unserved>"."""
+        "refused_batches", "handed_over_batches", "late_transaction_requests", "limited_topics",
+        "reply_bytes", "refused:<setting>" (see `Admission.refusal`; "draining"),
+        "ended:<Ending>", "waited:<Lane>" or "unserved:<Unserved>"."""
         ...
 
 

@@ -45,6 +45,10 @@ class Nodes(Protocol):
         """Return the coordinator of a group; None: there is none at the moment."""
         ...
 
+    def transaction_coordinator(self, transactional_id: str, zone: str) -> Node | None:
+        """Return the broker that producers of a zone take a transactional id to; any would do."""
+        ...
+
     def is_far(self, zone: str) -> bool:
         """Whether there are brokers in a zone, and this one is not."""
         ...
@@ -84,6 +88,14 @@ class OneNode:
         return self._node_id
 
     def coordinator(self, group_id: str) -> Node | None:  # noqa: ARG002 - the port's
+        """See `Nodes`."""
+        return self._itself()
+
+    def transaction_coordinator(
+        self,
+        transactional_id: str,  # noqa: ARG002 - the port's
+        zone: str,  # noqa: ARG002 - the port's
+    ) -> Node | None:
         """See `Nodes`."""
         return self._itself()
 
@@ -166,6 +178,12 @@ class ClusterNodes:
         """See `Nodes`."""
         self._follow()
         owner = self._coordinator_of(group_id)
+        return None if owner is None else self._nodes.get(owner)
+
+    def transaction_coordinator(self, transactional_id: str, zone: str) -> Node | None:
+        """See `Nodes`."""
+        self._follow()
+        owner = owner_of(transactional_id.encode(), candidates(self._places, zone))
         return None if owner is None else self._nodes.get(owner)
 
     def is_far(self, zone: str) -> bool:

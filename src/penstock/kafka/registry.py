@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Final
 
+from penstock.state.schema import TRANSACTIONS_LEVEL
+
 
 @dataclass(slots=True, kw_only=True)
 class Api:
@@ -30,6 +32,8 @@ class Api:
     of_groups: bool = False
     """Its bytes count in the reserve of group calls: a member that can't send it in time loses its
     place. Clients begin with some of them, so that these are here as well."""
+    level: int = 1
+    """The feature level from which on it is served."""
     overlaps: bool = False
     """Requests of this API may start while earlier ones of it on the connection are unanswered."""
     stage: str = ""
@@ -76,6 +80,10 @@ _ROWS: Final[tuple[tuple[int, str, str, int, int, int], ...]] = (
     (21, "DeleteRecords", "delete_records", 0, 2, 2),
     (22, "InitProducerId", "init_producer_id", 0, 5, 2),
     (23, "OffsetForLeaderEpoch", "offset_for_leader_epoch", 2, 4, 4),
+    (24, "AddPartitionsToTxn", "add_partitions_to_txn", 0, 5, 3),
+    (25, "AddOffsetsToTxn", "add_offsets_to_txn", 0, 4, 3),
+    (26, "EndTxn", "end_txn", 0, 5, 3),
+    (28, "TxnOffsetCommit", "txn_offset_commit", 0, 5, 3),
     (32, "DescribeConfigs", "describe_configs", 1, 4, 4),
     (33, "AlterConfigs", "alter_configs", 0, 2, 2),
     (35, "DescribeLogDirs", "describe_log_dirs", 1, 4, 2),
@@ -102,6 +110,11 @@ OF_GROUPS: Final = frozenset(
         "SyncGroup",
         "ConsumerGroupHeartbeat",
         "ApiVersions",
+        "InitProducerId",
+        "AddPartitionsToTxn",
+        "AddOffsetsToTxn",
+        "EndTxn",
+        "TxnOffsetCommit",
     }
 )
 
@@ -111,9 +124,14 @@ _SHAPES: Final = {
     "OffsetFetch": (7, 9, 10),
     "FindCoordinator": (3, 6),
     "LeaveGroup": (2, 5),
+    "AddPartitionsToTxn": (3, 5),
     "DeleteTopics": (5, 6),
 }
 """Versions after which Kafka has replaced fields: a topic's name by its id, one group by many."""
+OF_TRANSACTIONS: Final = frozenset(
+    {"AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "TxnOffsetCommit"}
+)
+"""APIs that are served from the feature level of transactions on."""
 
 
 def _api(key: int, name: str, module: str, first: int, last: int, flexible: int) -> Api:
@@ -129,6 +147,7 @@ def _api(key: int, name: str, module: str, first: int, last: int, flexible: int)
         advertised_min=0 if key == PRODUCE_KEY else first,
         shapes=_SHAPES.get(name, (last,)),
         of_groups=name in OF_GROUPS,
+        level=TRANSACTIONS_LEVEL if name in OF_TRANSACTIONS else 1,
         overlaps=key == PRODUCE_KEY,
         stage=f"request:{name}",
     )

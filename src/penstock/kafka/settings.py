@@ -60,5 +60,7 @@ class KafkaSettings:
     confirm_timeout_s: float = 5.0
     """How long a request waits to know the present of the cluster's journal before it is answered
     with an error that clients retry."""
+    transaction_timeout_max_ms: int = 900_000
+    """Kafka's transaction.max.timeout.ms: a producer that asks for more is refused."""
     log_dir: str = "penstock"
     """The directory's name in answers of DescribeLogDirs."""

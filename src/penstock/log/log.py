@@ -48,6 +48,7 @@ from penstock.state.ages import Ages
 from penstock.state.answers import AnyAnswer, LogTrimmed
 from penstock.state.commands import AnyCommand, TrimLog
 from penstock.state.order_types import AppliedEntries, Order
+from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.state.rows import AgentStatus
 from penstock.state.transactions import AbortedRange
@@ -387,6 +388,10 @@ class Log:
         """Return the bytes of the runs of each partition, of which the last may be missing before
         `let_queries_find`."""
         return self._queries().partition_bytes(keys)
+
+    def queries(self) -> Queries:
+        """Return queries of the state; they find what is applied after `let_queries_find`."""
+        return self._queries()
 
     async def let_queries_find(self) -> None:
         """See `StateQueries.flush`."""

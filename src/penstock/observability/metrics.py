@@ -66,6 +66,12 @@ _TABLE: Final = (
         "coordinator of something else. The log has who asked.",
         "what",
     ),
+    Metric(
+        "penstock_late_transaction_requests_total",
+        _C,
+        "Requests of transactions that closed their connection, since it was older than the "
+        'transaction: their clients send them again (docs/transactions.md, "Late requests").',
+    ),
     # Connections.
     Metric("penstock_connections", _G, "Open connections of Kafka clients."),
     Metric("penstock_connections_opened_total", _C, "Connections accepted."),

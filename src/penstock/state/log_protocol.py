@@ -43,6 +43,7 @@ from penstock.state.packed_changes import (
     unpack_changes,
 )
 from penstock.state.pipeline_commands import CloseJob, DropTable, ExpireWriters
+from penstock.state.transaction_commands import AddToTransaction, CommitToTransaction
 
 _FREEING: Final = frozenset(
     {
@@ -59,7 +60,9 @@ _FREEING: Final = frozenset(
     }
 )
 """Commands that are steps towards deleting something."""
-_OF_GROUPS: Final = frozenset({SaveGroup, SaveMembers, DeleteGroups, CommitOffsets, DeleteOffsets})
+_OF_GROUPS: Final = frozenset(
+    {SaveGroup, SaveMembers, DeleteGroups, CommitOffsets, DeleteOffsets, CommitToTransaction}
+)
 NEVER_STOPPED: Final = frozenset(
     {
         AskDigest,
@@ -91,8 +94,10 @@ def _weigh(command: AnyCommand) -> int:
             return 1 + sum(1 + len(run.runs) // 4 for run in command.runs)
         case TrimLog() | ExpireProducers():
             return 1 + len(command.items) // 2
-        case CommitOffsets():
+        case CommitOffsets() | CommitToTransaction():
             return 1 + len(command.offsets)
+        case AddToTransaction():
+            return 1 + len(command.partitions) + len(command.groups)
         case DeleteOffsets():
             return 1 + len(command.items)
         case SaveMembers():

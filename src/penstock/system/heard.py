@@ -64,6 +64,7 @@ class Cause(enum.StrEnum):
     SIGN_URL = "sign a URL"
     SNAPSHOT = "use a snapshot"
     TAKEOVER = "take over a WAL"
+    TRANSACTION = "serve a transaction's request"
     TRIM = "trim the journal and the archive"
     WAL_SPACE = "have space in the WAL"
     WATCH_PEER = "watch for a peer's end"

@@ -1,12 +1,8 @@
-"""Virtual time for all async tests, and an option of the golden dialogues."""
+"""Virtual time for all async tests."""
 
 import inspect
 
 import pytest
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite", action="store_true", help="write golden dialogues again")
 
 
 @pytest.fixture(autouse=True)

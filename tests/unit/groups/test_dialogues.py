@@ -1,7 +1,7 @@
 """Dialogues in tests/golden/groups: what the machine says to every event, word for word.
 
 `pytest tests/unit/groups --rewrite` writes the answers anew; read the difference before it is
-committed. The option is this folder's own, so pytest knows it when the folder is named.
+committed. The option is of tests/unit, so pytest knows it when a folder there is named.
 """
 
 from pathlib import Path

@@ -122,6 +122,10 @@ class StandInLog:
     async def let_queries_find(self) -> None:
         """Nothing is behind."""
 
+    def queries(self) -> Any:
+        """There is no transaction."""
+        return SimpleNamespace(transaction=lambda _: None)
+
     def partition_bytes(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, int]:
         return {key: 100 * self.high_watermark(key) for key in keys}
 

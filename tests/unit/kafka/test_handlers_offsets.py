@@ -8,6 +8,7 @@ import pytest
 from penstock.kafka.registry import BY_MODULE
 from penstock.model.errors import CorruptDataError, OverloadedError
 from penstock.model.ids import partition_key
+from penstock.state.schema import TRANSACTIONS_LEVEL
 
 TIMEOUT = timedelta(seconds=5)
 
@@ -261,9 +262,11 @@ def test_producer_ids_are_fresh_each_time(
 
 
 @pytest.mark.parametrize("version", versions("api_versions"))
-def test_all_apis_are_advertised_and_produce_from_0(
-    call: Any, request_of: Any, version: int
+@pytest.mark.parametrize("level", [TRANSACTIONS_LEVEL - 1, TRANSACTIONS_LEVEL])
+def test_all_apis_of_the_level_are_advertised_and_produce_from_0(
+    call: Any, request_of: Any, broker: Any, version: int, level: int
 ) -> None:
+    broker.view.feature_level = level
     request = request_of(
         "api_versions", version, client_software_name="test", client_software_version="1"
     )
@@ -271,9 +274,25 @@ def test_all_apis_are_advertised_and_produce_from_0(
     assert answer.error_code == 0
     ranges = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
     assert ranges.pop(0) == (0, 13)
-    expected = {api.key: (api.versions_min, api.versions_max) for api in BY_MODULE.values()}
+    expected = {
+        api.key: (api.versions_min, api.versions_max)
+        for api in BY_MODULE.values()
+        if api.level <= level
+    }
+    assert (26 in expected) == (level >= TRANSACTIONS_LEVEL)
     expected.pop(0)
     assert ranges == expected
     if version >= 3:
-        assert answer.finalized_features == ()
-        assert answer.finalized_features_epoch == -1
+        finalized = [
+            (one.name, one.min_version_level, one.max_version_level)
+            for one in answer.finalized_features
+        ]
+        supported = [
+            (one.name, one.min_version, one.max_version) for one in answer.supported_features
+        ]
+        if level < TRANSACTIONS_LEVEL:
+            assert (finalized, supported, answer.finalized_features_epoch) == ([], [], -1)
+        else:
+            assert finalized == [("transaction.version", 2, 2)]
+            assert supported == ([("transaction.version", 0, 2)] if version >= 4 else [])
+            assert answer.finalized_features_epoch == level

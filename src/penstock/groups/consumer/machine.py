@@ -222,6 +222,17 @@ class ConsumerGroup:
             return GroupError.NONE
         return self.check_epoch(member_id, generation)
 
+    def commit_in_transaction(
+        self, member_id: str, instance_id: str | None, generation: int
+    ) -> GroupError:
+        """Decide the same of offsets that a transaction holds; older versions name no member."""
+        if generation < 0 and not member_id and instance_id is None and not self.is_dead:
+            return GroupError.NONE
+        error = self.commit(member_id, instance_id, generation)
+        if error is GroupError.STALE_MEMBER_EPOCH:
+            return GroupError.ILLEGAL_GENERATION
+        return error
+
     def check_epoch(self, member_id: str, epoch: int) -> GroupError:
         """Compare the epoch that a member names with its own."""
         member = self.members.get(member_id)

@@ -1,6 +1,10 @@
 """ApiVersions 0 to 4: which APIs this server has. Encoded by struct: it is the first request of
 every connection, and answering it must not import kio.
 
+The feature `transaction.version` 2 is finalized once the feature level of transactions is on: with
+it Java's producers use protocol V2 (KIP-890). Below that level the APIs of transactions aren't
+named.
+
 A version that is not served is answered as version 0 with UNSUPPORTED_VERSION and the whole list,
 so that a newer client can ask again in one that is (KIP-511).
 """
@@ -15,11 +19,15 @@ from penstock.kafka.registry import APIS
 from penstock.kafka.replies import Reply
 from penstock.kafka.wire.decode import Cursor
 from penstock.kafka.wire.primitives import uvarint
+from penstock.state.schema import TRANSACTIONS_LEVEL
 
 RAW: Final = True
 
 FLEXIBLE_FROM: Final = 3
 THROTTLE_FROM: Final = 1
+LEAST_LEVEL_0_FROM: Final = 4
+TRANSACTION_FEATURE: Final = "transaction.version"
+TRANSACTION_VERSION: Final = 2
 
 
 def serve(context: RequestContext, body: memoryview) -> Reply:
@@ -36,28 +44,48 @@ def serve(context: RequestContext, body: memoryview) -> Reply:
         for _ in range(cursor.uvarint()):
             cursor.uvarint()
             cursor.skip(cursor.uvarint())
-    return [_response(context.api_version, ErrorCode.NONE)]
+    level = context.broker.view.feature_level
+    return [_response(context.api_version, ErrorCode.NONE, level)]
 
 
-def unsupported_version() -> Reply:
+def unsupported_version(context: RequestContext) -> Reply:
     """Answer a request of a version that is not served."""
-    return [_response(0, ErrorCode.UNSUPPORTED_VERSION)]
+    return [_response(0, ErrorCode.UNSUPPORTED_VERSION, context.broker.view.feature_level)]
 
 
 @cache
-def _response(version: int, error: ErrorCode) -> bytes:
+def _response(version: int, error: ErrorCode, level: int) -> bytes:
     flexible = version >= FLEXIBLE_FROM
     rows = [
         struct.pack(">hhh", api.key, api.advertised_min, api.versions_max)
         + (b"\0" if flexible else b"")
         for api in APIS.values()
+        if api.level <= level
     ]
     count = uvarint(len(rows) + 1) if flexible else struct.pack(">i", len(rows))
     parts = [struct.pack(">h", error), count, *rows]
     if version >= THROTTLE_FROM:
         parts.append(struct.pack(">i", 0))
     if flexible:
-        # Tagged fields: supported features (tag 0), finalized features' epoch (1) and levels (2)
-        # come here once there is a feature to announce; absent means none, epoch unknown.
-        parts.append(b"\0")
+        parts.append(_features(version, level) if level >= TRANSACTIONS_LEVEL else b"\0")
     return b"".join(parts)
+
+
+def _features(version: int, level: int) -> bytes:
+    """The tagged fields: supported features (tag 0), finalized features' epoch (1) and levels (2).
+    The epoch is the feature level, which rises with what is finalized."""
+    fields = [(1, struct.pack(">q", level)), (2, _feature(TRANSACTION_VERSION))]
+    if version >= LEAST_LEVEL_0_FROM:
+        # Clients of version 3 can't read a least level of 0 (KAFKA-17011).
+        fields.insert(0, (0, _feature(0)))
+    return bytes([len(fields)]) + b"".join(
+        bytes([tag, len(field)]) + field for tag, field in fields
+    )
+
+
+def _feature(first: int) -> bytes:
+    """An array of one feature. Its two levels are least and greatest where it is supported, and
+    greatest and least where it is finalized."""
+    name = TRANSACTION_FEATURE.encode()
+    levels = struct.pack(">hh", first, TRANSACTION_VERSION)
+    return b"\x02" + bytes([len(name) + 1]) + name + levels + b"\0"

@@ -1,10 +1,12 @@
-"""FindCoordinator 0 to 6: which broker coordinates a group; many keys from version 4 on (KIP-699).
+"""FindCoordinator 0 to 6: which broker coordinates a group, or a transactional id; many keys from
+version 4 on (KIP-699).
 
 A server that stands alone coordinates all groups. In a cluster the owner of the group's shard
 coordinates it; while the shard has no owner, clients get an error after which they ask again.
-Transactional ids are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the one error that every
-client takes for final at once: after UNSUPPORTED_VERSION librdkafka asks again until its time is
-over. Share groups (key type 2, version 6) are not served.
+Any agent serves any transactional id: a producer is sent to one of its zone, always the same. Below
+the feature level of transactions they are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the
+one error that every client takes for final at once: after UNSUPPORTED_VERSION librdkafka asks again
+until its time is over. Share groups (key type 2, version 6) are not served.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -15,8 +17,10 @@ from penstock.kafka.long_answer import Answer
 from penstock.kafka.net.unserved import Unserved, note_unserved
 from penstock.kafka.nodes import Node
 from penstock.kafka.outcomes import Outcome
+from penstock.kafka.transactions import serves_transactions
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
+from penstock.placement.zones import zone_of
 
 if TYPE_CHECKING:
     from kio.schema.find_coordinator import v3, v6
@@ -30,12 +34,15 @@ _FOUND: Final = Outcome()
 _BEING_FOUND: Final = Outcome(
     ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator of this group is being found."
 )
+_NONE_LIVES: Final = Outcome(
+    ErrorCode.COORDINATOR_NOT_AVAILABLE, "No agent is known to be alive at the moment."
+)
 _NO_TRANSACTIONS: Final = Outcome(
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    "This server does not serve transactions yet.",
+    "Transactions need a feature level that is not on: upgrade the agents that know less.",
 )
 _UNKNOWN_TYPE: Final = Outcome(
-    ErrorCode.INVALID_REQUEST, "This server coordinates consumer groups alone."
+    ErrorCode.INVALID_REQUEST, "This server coordinates consumer groups and transactions alone."
 )
 
 _UNSERVED: Final = {
@@ -60,7 +67,9 @@ async def handle(
 
 
 def _place(context: RequestContext, key_type: int, key: str) -> dict[str, object]:
-    outcome = {GROUP: _FOUND, TRANSACTION: _NO_TRANSACTIONS}.get(key_type, _UNKNOWN_TYPE)
+    outcome = _FOUND if key_type in {GROUP, TRANSACTION} else _UNKNOWN_TYPE
+    if key_type == TRANSACTION and not serves_transactions(context.broker.view):
+        outcome = _NO_TRANSACTIONS
     node: Node | None = None
     if outcome in _UNSERVED:
         note_unserved(
@@ -70,10 +79,12 @@ def _place(context: RequestContext, key_type: int, key: str) -> dict[str, object
             client_id=context.client_id,
             client=context.client_host,
         )
-    if outcome is _FOUND:
+    elif key_type == GROUP:
         node = context.broker.nodes.coordinator(key)
-        if node is None:
-            outcome = _BEING_FOUND
+        outcome = _FOUND if node is not None else _BEING_FOUND
+    else:
+        node = context.broker.nodes.transaction_coordinator(key, zone_of(context.client_id))
+        outcome = _FOUND if node is not None else _NONE_LIVES
     return {
         "error_code": outcome.error,
         "error_message": outcome.message,

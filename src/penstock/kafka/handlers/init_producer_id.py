@@ -1,18 +1,22 @@
-"""InitProducerId 0 to 5: a producer id for idempotent producing (KIP-98).
+"""InitProducerId 0 to 5: a producer id for idempotent producing and for transactions (KIP-98).
 
 A producer without a transactional id always gets a fresh id with epoch 0, also when it names the
-one that it had (KIP-360), as in Kafka. Transactional ids are refused until there are transactions.
+one that it had (KIP-360), as in Kafka. One with a transactional id gets the id's next epoch, and
+what is open of it is aborted in the same entry: CONCURRENT_TRANSACTIONS is never the answer.
 """
 
 import logging
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.net.unserved import Unserved, note_unserved
+from penstock.kafka.transactions import ErrorVersions, serves_transactions, settle
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import PenstockError, RetryableError
+from penstock.state.transaction_commands import InitTransaction
 from penstock.system.heard import Cause, heard
 
 if TYPE_CHECKING:
@@ -20,27 +24,26 @@ if TYPE_CHECKING:
 
 
 NO_PRODUCER_ID: Final = -1
+NO_EPOCH: Final = -1
+VERSIONS: Final = ErrorVersions(fenced=4, abortable=5)
+
+_NO_PRODUCER: Final = (NO_PRODUCER_ID, NO_EPOCH)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 logger = logging.getLogger(__name__)
 
 
 async def handle(context: RequestContext, request: "InitProducerIdRequest") -> Answer:
-    """Allocate a producer id."""
-    producer_id, epoch, error = NO_PRODUCER_ID, -1, ErrorCode.NONE
+    """Give a producer its id and epoch."""
     if request.transactional_id is None:
-        try:
-            producer_id, epoch = await context.broker.log.allocate_producer_id()
-        except RetryableError as failure:
-            heard(Cause.PRODUCER_ID, failure, logger, "no producer id can be given out now")
-            # What Kafka says while it has no block of ids at hand; every client tries again.
-            error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        except PenstockError as failure:
-            error = error_code(failure)
+        producer, error = await _idempotent(context)
     elif request.transactional_id == "":
-        error = ErrorCode.INVALID_REQUEST
+        producer, error = _NO_PRODUCER, ErrorCode.INVALID_REQUEST
+    elif serves_transactions(context.broker.view):
+        producer, error = await _transactional(context, request, request.transactional_id)
     else:
         # Final at once in every client; at UNSUPPORTED_VERSION librdkafka asks again and again.
-        error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        producer, error = _NO_PRODUCER, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         note_unserved(
             context.broker,
             Unserved.TRANSACTIONS,
@@ -53,6 +56,38 @@ async def handle(context: RequestContext, request: "InitProducerIdRequest") -> A
     return build(
         types.InitProducerIdResponse,
         error_code=error,
-        producer_id=producer_id,
-        producer_epoch=epoch,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
     )
+
+
+async def _idempotent(context: RequestContext) -> tuple[tuple[int, int], ErrorCode]:
+    try:
+        return await context.broker.log.allocate_producer_id(), ErrorCode.NONE
+    except RetryableError as failure:
+        heard(Cause.PRODUCER_ID, failure, logger, "no producer id can be given out now")
+        # What Kafka says while it has no block of ids at hand; every client tries again.
+        return _NO_PRODUCER, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    except PenstockError as failure:
+        return _NO_PRODUCER, error_code(failure)
+
+
+async def _transactional(
+    context: RequestContext, request: "InitProducerIdRequest", transactional_id: str
+) -> tuple[tuple[int, int], ErrorCode]:
+    producer_id, epoch = int(request.producer_id), int(request.producer_epoch)
+    if (producer_id == NO_PRODUCER_ID) != (epoch == NO_EPOCH):
+        return _NO_PRODUCER, ErrorCode.INVALID_REQUEST
+    timeout_ms = request.transaction_timeout // _MILLISECOND
+    if not 0 < timeout_ms <= context.broker.settings.transaction_timeout_max_ms:
+        return _NO_PRODUCER, ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    command = InitTransaction(
+        transactional_id=transactional_id,
+        timeout_ms=timeout_ms,
+        producer_id=producer_id,
+        epoch=epoch,
+    )
+    settled = await settle(context, command, VERSIONS)
+    if isinstance(settled, ErrorCode):
+        return _NO_PRODUCER, settled
+    return (settled.producer_id, settled.epoch), ErrorCode.NONE

@@ -14,8 +14,9 @@ from penstock.groups.errors import GroupError
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.admin.lines import SHOWN_MAX, note_changes
 from penstock.kafka.context import RequestContext
-from penstock.kafka.errors import ErrorCode, refusal_code
+from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
+from penstock.kafka.offset_writes import planned_writes, stored_code
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.schema import build, response_types
@@ -25,23 +26,18 @@ if TYPE_CHECKING:
     from kio.schema.offset_commit.v9 import request as v9
     from kio.schema.offset_commit.v10 import request as v10
 
-    from penstock.state.read.view import Topic
-
     _Request = v9.OffsetCommitRequest | v10.OffsetCommitRequest
     _Partition = v9.OffsetCommitRequestPartition | v10.OffsetCommitRequestPartition
     _Topic = v9.OffsetCommitRequestTopic | v10.OffsetCommitRequestTopic
 
 
 MISSING_GROUP_FROM: Final = 9
-TOPIC_IDS_FROM: Final = 10
-
-_TOO_LARGE: Final = ErrorCode.OFFSET_METADATA_TOO_LARGE
 
 
 async def handle(context: RequestContext, request: "_Request") -> Answer:
     """Commit what can be committed; each partition has its own outcome."""
     version, broker = context.api_version, context.broker
-    writes, errors = await fresh.settled(context, partial(_plan, context, request))
+    writes, errors = await fresh.settled(context, partial(planned_writes, context, request.topics))
     result = await broker.groups.commit_offsets(
         request.group_id,
         writes,
@@ -54,14 +50,17 @@ async def handle(context: RequestContext, request: "_Request") -> Answer:
         if result.altered_from is not None:
             _note_altered(context, request.group_id, writes, result)
         codes = iter(result.codes)
-        outcomes = [_stored(next(codes)) if error is None else error for error in errors]
+        outcomes = [stored_code(next(codes)) if error is None else error for error in errors]
     else:
         failure = await fresh.group_error(context, request.group_id, result.error)
         if failure is GroupError.GROUP_ID_NOT_FOUND and version < MISSING_GROUP_FROM:
             # What these versions' clients know it as.
             failure = GroupError.ILLEGAL_GENERATION
         # A topic that is not there stays the answer of its own: Kafka looks at topics first.
-        outcomes = [failure if error in {None, _TOO_LARGE} else error for error in errors]
+        outcomes = [
+            failure if error in {None, ErrorCode.OFFSET_METADATA_TOO_LARGE} else error
+            for error in errors
+        ]
     return await _response(context, request, outcomes)
 
 
@@ -81,60 +80,6 @@ def _note_altered(
         changes.append(f"{name}-{write.partition}: {old} -> {write.offset}")
     text = f"altered {len(writes)} offsets of group {group_id!r}: {', '.join(changes)}"
     note_changes(context, [text])
-
-
-async def _plan(
-    context: RequestContext,
-    request: "_Request",
-    certainty: fresh.Certainty,
-) -> tuple[list[OffsetWrite], list[int | None]]:
-    """Return the writes, and an error per partition in the request's order; None: the partition is
-    written, and the journal gives its result."""
-    unknown_topic = (
-        ErrorCode.UNKNOWN_TOPIC_ID
-        if context.api_version >= TOPIC_IDS_FROM
-        else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    )
-    away = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    metadata_length_max = context.broker.groups.settings.offset_metadata_length_max
-    writes: list[OffsetWrite] = []
-    errors: list[int | None] = []
-    turns = context.broker.turns
-    asked: Sequence[_Topic] = request.topics
-    async for topic in turns.each(asked):
-        known = _find_topic(context, topic)
-        partitions: Sequence[_Partition] = topic.partitions
-        async for partition in turns.each(partitions):
-            metadata = partition.committed_metadata or ""
-            if known is None:
-                errors.append(certainty.no(unknown_topic, away))
-            elif not 0 <= partition.partition_index < known.partitions:
-                errors.append(certainty.no(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, away))
-            elif len(metadata) > metadata_length_max:
-                errors.append(_TOO_LARGE)
-            else:
-                errors.append(None)
-                writes.append(
-                    OffsetWrite(
-                        topic_id=known.topic_id,
-                        partition=partition.partition_index,
-                        offset=partition.committed_offset,
-                        leader_epoch=partition.committed_leader_epoch,
-                        metadata=metadata,
-                    )
-                )
-    return writes, errors
-
-
-def _stored(code: int) -> ErrorCode:
-    return refusal_code(code) if code else ErrorCode.NONE
-
-
-def _find_topic(context: RequestContext, topic: "_Topic") -> "Topic | None":
-    view = context.broker.view
-    if hasattr(topic, "topic_id"):
-        return None if topic.topic_id is None else view.topic_by_id(topic.topic_id.bytes)
-    return view.topic(topic.name)
 
 
 async def _response(

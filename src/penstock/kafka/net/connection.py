@@ -29,6 +29,7 @@ from penstock.kafka.net.reply_writer import SEND_AT_BYTES, ReplyWriter
 from penstock.kafka.net.unserved import UnservedError, api_versions_or_raise, note_unserved
 from penstock.kafka.registry import APIS, is_of_groups
 from penstock.kafka.replies import reply_bytes
+from penstock.kafka.transactions import LateRequestError
 from penstock.kafka.wire import header
 from penstock.kafka.wire.framing import Framer
 from penstock.kafka.wire.produce_codec import wants_no_answer
@@ -318,7 +319,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         key, version, correlation_id = header.parse_fixed(frame)
         body: memoryview | None
         api = APIS.get(key)
-        if api is not None and api.versions_min <= version <= api.versions_max:
+        if (
+            api is not None
+            and api.versions_min <= version <= api.versions_max
+            and api.level <= self._broker.view.feature_level
+        ):
             self._fault_api = api.name
             client_id, body_start = header.parse_rest(frame, flexible=version >= api.flexible_from)
             body = frame[body_start:]
@@ -593,6 +598,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 client_id=error.client_id,
                 client=self.peer,
             )
+        elif isinstance(error, LateRequestError):
+            self._instruments.count("late_transaction_requests")
+            count = self._host.seldom.due("late transaction requests")
+            if count:
+                logger.info("closed %s: %s (%d since the last such line)", self.peer, error, count)
         elif isinstance(error, PenstockError):
             if isinstance(error, InvalidRequestError):
                 self._instruments.count("malformed_requests")

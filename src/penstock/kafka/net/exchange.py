@@ -64,7 +64,7 @@ class Exchange:
         try:
             handler = self.api.load()
             if self.body is None:
-                self.reply = handler.unsupported_version()
+                self.reply = handler.unsupported_version(self.context)
             elif self.api.raw:
                 result = handler.serve(self.context, self.body)
                 if asyncio.isfuture(result):

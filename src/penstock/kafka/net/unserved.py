@@ -20,11 +20,7 @@ logger = logging.getLogger(__name__)
 
 NAMES: Final = {
     17: "SaslHandshake",
-    24: "AddPartitionsToTxn",
-    25: "AddOffsetsToTxn",
-    26: "EndTxn",
     27: "WriteTxnMarkers",
-    28: "TxnOffsetCommit",
     29: "DescribeAcls",
     30: "CreateAcls",
     31: "DeleteAcls",
@@ -101,9 +97,12 @@ def api_versions_or_raise(key: int, version: int, frame: memoryview) -> Api:
         detail = "ApiVersions does not name it"
     elif key == API_VERSIONS_KEY:
         return api
-    else:
+    elif not api.versions_min <= version <= api.versions_max:
         kind, name = Unserved.VERSION, f"version {version} of {api.name}"
         detail = f"served are {api.versions_min} to {api.versions_max}"
+    else:
+        kind, name = Unserved.TRANSACTIONS, api.name
+        detail = f"feature level {api.level} is not on: upgrade the agents that know less"
     # The client id is at the same place in headers of both kinds.
     client_id, _ = header.parse_rest(frame, flexible=False)
     raise UnservedError(kind, name, detail, client_id)

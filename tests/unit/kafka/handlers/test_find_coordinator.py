@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.state.schema import TRANSACTIONS_LEVEL
 from support.parsing import versions_of
 
 ALL = versions_of("find_coordinator")
@@ -28,10 +29,16 @@ async def test_this_broker_coordinates_groups(face: Any, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 7))
+async def test_this_broker_coordinates_transactional_ids(face: Any, version: int) -> None:
+    assert await find(face, version, 1) == ("none", 7, "broker.example", 9092)
+
+
+@pytest.mark.parametrize("version", range(1, 7))
 async def test_what_is_not_coordinated_is_refused_for_good_with_one_line_a_minute(
     face: Any, version: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
+    face.broker.view.feature_level = TRANSACTIONS_LEVEL - 1
     assert await find(face, version, 1) == (
         "transactional_id_authorization_failed",
         -1,

@@ -1,0 +1,31 @@
+"""AddOffsetsToTxn 0 to 4: put a group into a transaction, before its offsets (KIP-98)."""
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.kafka.context import RequestContext
+from penstock.kafka.errors import ErrorCode
+from penstock.kafka.long_answer import Answer
+from penstock.kafka.transactions import ErrorVersions, seen_position, settle
+from penstock.kafka.wire.schema import build, response_types
+from penstock.state.transaction_commands import AddToTransaction
+
+if TYPE_CHECKING:
+    from kio.schema.add_offsets_to_txn.v4.request import AddOffsetsToTxnRequest
+
+VERSIONS: Final = ErrorVersions(fenced=2, abortable=4)
+
+
+async def handle(context: RequestContext, request: "AddOffsetsToTxnRequest") -> Answer:
+    """Add a group; begin a transaction where none is ongoing."""
+    command = AddToTransaction(
+        transactional_id=request.transactional_id,
+        producer_id=request.producer_id,
+        epoch=request.producer_epoch,
+        partitions=[],
+        groups=[request.group_id],
+        seen_position=seen_position(context),
+    )
+    settled = await settle(context, command, VERSIONS)
+    error = settled if isinstance(settled, ErrorCode) else ErrorCode.NONE
+    types = response_types("add_offsets_to_txn", context.api_version)
+    return build(types.AddOffsetsToTxnResponse, error_code=error)
