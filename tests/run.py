@@ -72,7 +72,7 @@ STAGES = (
     Stage("import-linter", (str(BIN / "lint-imports"),), 5),
     suite("tests/unit", 300, *IN_THREE),
     suite("tests/packaging", 30),
-    suite("tests/clients", 200, *IN_TWO),
+    suite("tests/clients", 280, *IN_TWO),
     suite("tests/demo", 80),
     suite("tests/crash", 320, *IN_THREE),
     suite("tests/sim", 100),
