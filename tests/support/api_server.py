@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from penstock.app.server import Server
 from penstock.config.about import MIB
 from penstock.config.settings import ServerSettings
+from penstock.log import Log
 from penstock.log.append.plan import PartitionAppend
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey, partition_key
@@ -42,6 +43,7 @@ from penstock.state.commands import AlterTopicConfigs, CreateTopic, DeleteTopic
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
 from support.batches import ANY, make_batch
+from support.transactional_producer import TransactionalProducer
 
 T = TypeVar("T")
 
@@ -247,6 +249,7 @@ class ApiServer:
     topics: dict[str, tuple[str, int]] = field(default_factory=dict)
     """By name: id and key."""
     _sequences: itertools.count[int] = field(default_factory=itertools.count)
+    _producers: dict[str, TransactionalProducer] = field(default_factory=dict)
 
     def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the server's loop."""
@@ -355,6 +358,37 @@ class ApiServer:
             return connection.getresponse().read().decode()
         finally:
             connection.close()
+
+    @property
+    def log(self) -> Log:
+        """The server's log."""
+        return self.server.parts.log
+
+    def transaction(
+        self,
+        name: str,
+        records: Sequence[tuple[str, int, bytes | None, bytes | None]],
+        *,
+        commits: bool | None = None,
+    ) -> None:
+        """One transaction of a producer of this name.
+
+        Args:
+            records: topic, partition, key and value of each.
+            commits: how it ends; None: it stays open.
+        """
+
+        async def run() -> None:
+            producer = self._producers.get(name)
+            if producer is None:
+                producer = self._producers[name] = TransactionalProducer(self, name)
+                await producer.begin()
+            for topic, partition, key, value in records:
+                await producer.write(self._key(topic, partition), value, record_key=key)
+            if commits is not None:
+                await producer.end(commits=commits)
+
+        self.on_loop(run())
 
     def _key(self, name: str, partition: int) -> PartitionKey:
         _, topic_key = self.topics[name]

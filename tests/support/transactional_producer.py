@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import replace
+from typing import Protocol
 
+from penstock.log import Log
 from penstock.log.append.plan import PartitionAppend
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey
@@ -17,16 +19,22 @@ from penstock.state.answers import BatchStatus, TransactionSettled
 from penstock.state.commands import ADDS_ITSELF, TRANSACTIONAL
 from penstock.state.transaction_commands import EndTransaction, InitTransaction
 from support.batches import ANY
-from support.cluster_rig import ClusterAgent
 from support.log_rig import NOW, Rig
 
 _LIMITS = replace(ANY, takes_transactions=True)
 
 
+class HasLog(Protocol):
+    """A rig of any kind."""
+
+    @property
+    def log(self) -> Log: ...
+
+
 class TransactionalProducer:
     """Speak protocol V2: each end gives the next epoch."""
 
-    def __init__(self, rig: Rig | ClusterAgent, name: str) -> None:
+    def __init__(self, rig: HasLog, name: str) -> None:
         self.rig = rig
         self.name = name
         self.producer_id = self.epoch = -1
@@ -37,8 +45,10 @@ class TransactionalProducer:
         (answer,) = await self.rig.log.commit([init])
         self.settled(answer)
 
-    async def write(self, key: PartitionKey, value: bytes) -> None:
-        record = Record(offset_delta=0, timestamp=NOW, key=None, value=value, headers=())
+    async def write(
+        self, key: PartitionKey, value: bytes | None, *, record_key: bytes | None = None
+    ) -> None:
+        record = Record(offset_delta=0, timestamp=NOW, key=record_key, value=value, headers=())
         encoded = encode_batch(
             [record],
             producer_id=self.producer_id,
@@ -96,7 +106,7 @@ async def fill(rig: Rig, key: PartitionKey) -> list[tuple[int, int, bool]]:
     return [(3, first.producer_id, True), (5, second.producer_id, False)]
 
 
-async def read_batches(rig: Rig | ClusterAgent, key: PartitionKey) -> list[bytes]:
+async def read_batches(rig: HasLog, key: PartitionKey) -> list[bytes]:
     """Every batch from the log start to the high watermark, by base offset without gaps."""
     at = rig.log.log_start(key)
     found = []

@@ -30,6 +30,8 @@ STORED_PATH: Final = PREFIX + "/stored"
 NEXT_OFFSET_HEADER: Final = "penstock-next-offset"
 RUN_FIELDS: Final = 8
 """Integers per run in `RunPage.rows`."""
+ABORTED_FIELDS: Final = 4
+"""Integers per transaction in `RunPage.aborted`."""
 LEASE_MS_MAX: Final = 3_600_000
 """Agents give no job a longer lease."""
 ITEMS_MAX: Final = 10_000
@@ -113,13 +115,16 @@ class TopicsRequest(Message, frozen=True):
 
 class PartitionState(Message, frozen=True):
     """Offsets of one partition. `clean_end`: compacted by key below it; -1: never. `epoch_starts`:
-    leader epochs and the offsets that they begin at; none: it was never restored."""
+    leader epochs and the offsets that they begin at; none: it was never restored.
+    `last_stable`: last stable offset; -1: an agent of an older release, which has no transactions.
+    """
 
     log_start: int
     high_watermark: int
     size_bytes: int
     clean_end: int = -1
     epoch_starts: list[tuple[int, int]] = []
+    last_stable: int = -1
 
 
 class TopicState(Message, frozen=True):
@@ -170,6 +175,8 @@ class RunsRequest(Message, frozen=True):
     limit: int = 10_000
     with_wal: bool = True
     """Whether runs that lie in WALs are wanted; jobs on objects do without."""
+    aborted: bool = False
+    """Whether aborted transactions are wanted; with `ranges` alone."""
 
 
 class RunPage(Message, frozen=True):
@@ -183,7 +190,9 @@ class RunPage(Message, frozen=True):
     (docs/formats/segment.md), and it is 1 more than their batches' leader epoch.
     `object_origins[i]`: "" or the store of another cluster, whose objects are read through the
     agent. `after`: of the next page; "": this is the last. `sums`: of each run's batches
-    (`penstock.records.sums`), -1: it isn't known; empty: of none.
+    (`penstock.records.sums`), -1: it isn't known; empty: of none. `aborted`: flat, ABORTED_FIELDS
+    integers per transaction that was aborted among the page's runs: index in `partitions`, producer
+    id, offsets of its first record and of its marker.
     """
 
     position: int
@@ -195,6 +204,7 @@ class RunPage(Message, frozen=True):
     rows: list[int]
     after: str = ""
     sums: list[int] = []
+    aborted: list[int] = []
 
 
 class ProducersRequest(Message, frozen=True):

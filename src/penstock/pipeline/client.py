@@ -75,6 +75,7 @@ class ClientOptions(msgspec.Struct, frozen=True):
             or `ambient` (the executor's own credentials).
         timeout_s: the deadline of one call.
         deadline_s: the deadline of all tries of a call.
+        reads_committed: whether records of open and of aborted transactions are left out.
     """
 
     urls: tuple[str, ...]
@@ -82,6 +83,7 @@ class ClientOptions(msgspec.Struct, frozen=True):
     objects: str = "auto"
     timeout_s: float = 30.0
     deadline_s: float = 120.0
+    reads_committed: bool = True
 
 
 class PipelineClient:
@@ -207,15 +209,25 @@ class PipelineClient:
         names: Sequence[str] | None = None,
         topic_ids: Sequence[str] | None = None,
         pattern: str | None = None,
+        *,
+        uncommitted: bool = False,
     ) -> Topics:
         """Topics by name, by id (32 hexadecimal digits) or whose whole name matches; or all.
-        Those that aren't there are left out."""
+        Those that aren't there are left out.
+
+        Args:
+            uncommitted: give the true high watermarks also where this client reads committed
+                records: then they are the last stable offsets.
+        """
         request = TopicsRequest(
             names=None if names is None else list(names),
             topic_ids=None if topic_ids is None else list(topic_ids),
             pattern=pattern,
         )
-        return self._post(api.TOPICS_PATH, request, Topics, "list topics", pattern or "topics")
+        found = self._post(api.TOPICS_PATH, request, Topics, "list topics", pattern or "topics")
+        if self.options.reads_committed and not uncommitted:
+            return _committed(found)
+        return found
 
     def offsets(self, items: Sequence[tuple[str, int, int]]) -> list[int]:
         """Per (topic id, partition, time in ms) the first offset of that time or later; -1: none.
@@ -244,6 +256,7 @@ class PipelineClient:
                 after=after,
                 limit=RUNS_PER_PAGE,
                 with_wal=with_wal,
+                aborted=self.options.reads_committed and ranges is not None,
             )
             page = self._post(api.RUNS_PATH, request, RunPage, "list", "runs")
             yield page
@@ -421,6 +434,32 @@ class PipelineClient:
             headers=headers,
             body=(body,) if body else (),
         )
+
+
+def _committed(found: Topics) -> Topics:
+    """Topics as a reader of committed records sees them. Most have nothing open."""
+    if not any(
+        0 <= state.last_stable < state.high_watermark
+        for topic in found.topics
+        for state in topic.partitions
+    ):
+        return found
+    replace = msgspec.structs.replace
+    return replace(
+        found,
+        topics=[
+            replace(
+                topic,
+                partitions=[
+                    replace(state, high_watermark=state.last_stable)
+                    if state.last_stable >= 0
+                    else state
+                    for state in topic.partitions
+                ],
+            )
+            for topic in found.topics
+        ],
+    )
 
 
 def _object_path(key: str) -> str:

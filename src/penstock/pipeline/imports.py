@@ -123,7 +123,7 @@ def import_topic(
     folder = warehouse_url(source)
     manifest = read_manifest(TableFiles(options or FilesOptions()), folder)
     wanted = name or manifest.topic
-    found = client.topics(names=[wanted]).topics
+    found = client.topics(names=[wanted], uncommitted=True).topics
     if not found:
         raise NotFoundError(
             "import", wanted, "no such topic", f"create it with {manifest.partitions} partitions"

@@ -6,7 +6,8 @@ it is looked whether the topic is still there and the log still begins before wh
 that what is missing between two runs is what compaction by key left out, and nothing else.
 """
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -21,7 +22,13 @@ from penstock.model.errors import (
 from penstock.pipeline.api_messages import RUN_FIELDS, Range, RunPage
 from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.objects import ObjectAccess
-from penstock.records.batch import HEADER_BYTES, batch_bounds, stored_header
+from penstock.records.batch import (
+    CONTROL,
+    HEADER_BYTES,
+    TRANSACTIONAL,
+    batch_bounds,
+    stored_header,
+)
 from penstock.records.sums import SUM_MASK, partition_seed
 from penstock.segment import FOOTER_BYTES, parse_footer, parse_index
 
@@ -32,6 +39,7 @@ _INDEX_FROM_BYTES: Final = 4 << 20
 """A run is looked up in its object's index before its middle is read, if that far into it."""
 _TAIL_BYTES: Final = 64 << 10
 _WAL: Final = -1
+_NEWEST: Final = 2**63 - 1
 
 
 class LogTruncatedError(PenstockError):
@@ -75,6 +83,52 @@ class RangePart:
     next_offset: int
 
 
+class AbortedBatches:
+    """The aborted transactions of one partition, as `RunPage.aborted` has them."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, list[tuple[int, int]]] = {}
+        """Offsets [first record, marker) by producer id."""
+
+    def add(self, flat: Sequence[int]) -> None:
+        """Take note of further ones; the same may come again."""
+        at = iter(flat)
+        for _, producer_id, first, marker in zip(at, at, at, at, strict=True):
+            known = self._of.setdefault(producer_id, [])
+            if not known or known[-1] < (first, marker):
+                known.append((first, marker))
+
+    def holds(self, producer_id: int, attributes: int, base_offset: int) -> bool:
+        """Whether a batch is of an aborted transaction."""
+        if not attributes & TRANSACTIONAL or attributes & CONTROL:
+            return False
+        known = self._of.get(producer_id)
+        if known is None:
+            return False
+        # Transactions of one producer follow one another.
+        at = bisect_right(known, (base_offset, _NEWEST)) - 1
+        return at >= 0 and base_offset < known[at][1]
+
+    def left_out(self, part: RangePart) -> RangePart:
+        """Return a part without the batches that are aborted."""
+        if not self._of:
+            return part
+        view = memoryview(part.body)
+        kept: list[memoryview] = []
+        start = position = 0
+        while position < len(view):
+            header = stored_header(view, position)
+            end = position + header.length
+            if self.holds(header.producer_id, header.attributes, header.base_offset):
+                kept.append(view[start:position])
+                start = end
+            position = end
+        if not start:
+            return part
+        kept.append(view[start:])
+        return RangePart(b"".join(kept), part.next_offset)
+
+
 class _Run(NamedTuple):
     base_offset: int
     end_offset: int
@@ -97,7 +151,7 @@ def read_range(
 
     The first and the last batch may begin before `wanted.start` and end after `wanted.end`, which
     must not be past the high watermark. Between batches, and at either end, offsets may be missing
-    that compaction by key left out.
+    that compaction by key left out. A client that reads committed records gets no aborted batch.
 
     Raises:
         LogTruncatedError: the log starts after `wanted.start`, or after what has been read.
@@ -156,7 +210,10 @@ def _read_planned(
     gathered: list[_Run] = []
     gathered_bytes = 0
     listed = offset
+    aborted = AbortedBatches()
     for page in client.runs([rest]):
+        # Before the parts of the page, one of which may begin with runs of the page before.
+        aborted.add(page.aborted)
         # Not before: what retention removes between a look at the log's start and a listing would
         # be missing from the listing, and look like a gap.
         _check_start(client, wanted, listed)
@@ -175,7 +232,7 @@ def _read_planned(
                 gathered_bytes += run.length
                 continue
             if gathered:
-                yield _read_whole(objects, gathered, seed)
+                yield aborted.left_out(_read_whole(objects, gathered, seed))
                 offset = gathered[-1].end_offset
                 gathered, gathered_bytes = [], 0
             if small:
@@ -188,10 +245,10 @@ def _read_planned(
                 else _read_wal(client, wanted, run, offset, bytes_max)
             )
             for part in parts:
-                yield part
+                yield aborted.left_out(part)
                 offset = part.next_offset
     if gathered:
-        yield _read_whole(objects, gathered, seed)
+        yield aborted.left_out(_read_whole(objects, gathered, seed))
 
 
 def _runs(page: RunPage) -> Iterator[_Run]:

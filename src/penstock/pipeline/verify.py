@@ -110,7 +110,7 @@ class _Verifier:
 
     def plan(self) -> list[ObjectItem | WalItem]:
         """Check offsets, and give what is to be read: the largest objects first."""
-        topics = {topic.topic_id: topic for topic in self._client.topics().topics}
+        topics = {topic.topic_id: topic for topic in self._client.topics(uncommitted=True).topics}
         partitions = {
             (topic_id, number): _Partition(topic, number)
             for topic_id, topic in topics.items()
@@ -122,7 +122,7 @@ class _Verifier:
         wals: list[WalItem] = []
         pages = list(self._client.runs())
         # What is clean only grows: asked for after the runs, it is true of all of them.
-        for topic in self._client.topics().topics:
+        for topic in self._client.topics(uncommitted=True).topics:
             for number, state in enumerate(topic.partitions):
                 if (topic.topic_id, number) in partitions:
                     partitions[topic.topic_id, number].clean_end = state.clean_end
@@ -166,7 +166,7 @@ class _Verifier:
     def _look_again(self, partition: _Partition) -> _Partition | None:
         """A partition as it is now; None when it was deleted."""
         topic_id = partition.topic.topic_id
-        found = self._client.topics(topic_ids=[topic_id]).topics
+        found = self._client.topics(topic_ids=[topic_id], uncommitted=True).topics
         if not found or partition.number >= len(found[0].partitions):
             return None
         again = _Partition(found[0], partition.number)

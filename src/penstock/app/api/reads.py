@@ -39,6 +39,7 @@ from penstock.state.leader_epochs import FIRST_EPOCH
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import Topic
 from penstock.state.rows import RunRows
+from penstock.state.transactions import AbortedRange
 
 RUNS_MAX: Final = 100_000
 """A page has at most this many runs, which make about 10 MB of JSON."""
@@ -108,7 +109,11 @@ class _Reads:
         }
         # The heads are read before the queries, which may wait: the answer then has at least
         # everything up to its position.
-        heads = {key: (head.log_start, head.next_offset) for key, head in states.items() if head}
+        heads = {
+            key: (head.log_start, head.next_offset, head.last_stable)
+            for key, head in states.items()
+            if head
+        }
         cluster_configs = sources.view.cluster_configs
         configs = [
             {
@@ -130,7 +135,7 @@ class _Reads:
         position, time_ms, sizes, clean = await sources.ask(look)
 
         def state(key: PartitionKey) -> PartitionState:
-            log_start, next_offset = heads[key]
+            log_start, next_offset, last_stable = heads[key]
             starts = sources.view.epoch_starts(key)
             return PartitionState(
                 log_start=log_start,
@@ -138,6 +143,7 @@ class _Reads:
                 size_bytes=sizes.get(key, 0),
                 clean_end=clean.get(key, -1),
                 epoch_starts=[] if starts == FIRST_EPOCH else list(starts),
+                last_stable=last_stable,
             )
 
         return message(
@@ -216,7 +222,14 @@ class _Reads:
         return _json(
             await sources.ask(
                 lambda queries: _ENCODE(
-                    _within(queries, ranges, after, limit=limit, with_wal=wanted.with_wal)
+                    _within(
+                        queries,
+                        ranges,
+                        after,
+                        limit=limit,
+                        with_wal=wanted.with_wal,
+                        with_aborted=wanted.aborted,
+                    )
                 )
             )
         )
@@ -315,11 +328,13 @@ def _within(
     *,
     limit: int,
     with_wal: bool,
+    with_aborted: bool,
 ) -> RunPage:
     index, offset = after or (0, 0)
     rows: list[tuple[int, ...]] = []
     found = RunRows(0, rows, {})
     following = ""
+    aborted: list[tuple[PartitionKey, AbortedRange]] = []
     with queries.moment():
         ids = {key: topic_id for key, topic_id, *_ in queries.topic_rows()}
         found.objects.clear()
@@ -330,15 +345,23 @@ def _within(
                 key, start, end, limit=limit - len(rows), with_wal=with_wal
             )
             rows += part.rows
+            if with_aborted and part.rows:
+                listed = part.rows[-1][2]
+                aborted += [(key, each) for each in queries.aborted_between(key, start, listed)]
             found.objects.update(part.objects)
             if len(rows) >= limit:
                 following = f"{number}:{rows[-1][2]}"
                 break
         position = queries.position()
-    return _page(RunRows(position, rows, found.objects), ids, following)
+    return _page(RunRows(position, rows, found.objects), ids, following, aborted)
 
 
-def _page(found: RunRows, topic_ids: dict[int, bytes], after: str) -> RunPage:
+def _page(
+    found: RunRows,
+    topic_ids: dict[int, bytes],
+    after: str,
+    aborted: Sequence[tuple[PartitionKey, AbortedRange]] = (),
+) -> RunPage:
     partitions: dict[int, int] = {}
     objects = {object_id: index for index, object_id in enumerate(found.objects)}
     objects[0] = _WAL
@@ -363,6 +386,16 @@ def _page(found: RunRows, topic_ids: dict[int, bytes], after: str) -> RunPage:
         rows=flat,
         sums=sums,
         after=after,
+        aborted=[
+            number
+            for key, each in aborted
+            for number in (
+                partitions[key],
+                each.producer_id,
+                each.first_offset,
+                each.marker_offset,
+            )
+        ],
     )
 
 

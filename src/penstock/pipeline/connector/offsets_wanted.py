@@ -159,7 +159,12 @@ def _positions(wanted: Wanted, chosen: Sequence[Chosen], lookup: TimeLookup) -> 
     items = [
         (one.topic_id, one.partition, time_ms) for one, time_ms in zip(chosen, times, strict=True)
     ]
-    return [None if offset < 0 else offset for offset in (lookup(items) if items else [])]
+    found = lookup(items) if items else []
+    return [
+        # A record that may not be read yet is not there yet, as in Kafka's ListOffsets.
+        offset if 0 <= offset < one.state.high_watermark else None
+        for one, offset in zip(chosen, found, strict=True)
+    ]
 
 
 def check_each(options: ReadOptions, chosen: Sequence[Chosen]) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+import msgspec
+
 from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.api_messages import LEASE_MS_MAX
 from penstock.pipeline.client import ClientOptions
@@ -20,6 +22,8 @@ Strategy = Literal["error", "latest"]
 Mode = Literal["any", "batch", "stream"]
 """`any`: not yet known; only what never is right is refused."""
 
+ISOLATION_OPTION: Final = "kafka.isolation.level"
+"""Spark's Kafka source has the same option, whose default is `read_uncommitted`."""
 _TUNING: Final = (
     "groupidprefix",
     "kafkaconsumer.polltimeoutms",
@@ -89,6 +93,7 @@ READ_OPTIONS: Final = (
     "parallelism",
     "maxRecordsPerPartition",
     "failOnDataLoss",
+    ISOLATION_OPTION,
     "includeHeaders",
     "columns",
     "filterPushdown",
@@ -126,7 +131,7 @@ def parse(options: Mapping[str, str], *, mode: Mode) -> ReadOptions:
         )
     columns = _columns(given)
     return ReadOptions(
-        api=given.api(),
+        api=_isolated(given),
         names=names,
         pattern=pattern,
         assigned=assigned,
@@ -254,6 +259,11 @@ def _names_point(wanted: Wanted, point: int) -> bool:
 def _refuse(given: GivenOptions, name: str, detail: str, hint: str) -> None:
     if name in given:
         raise given.invalid(name, detail, hint)
+
+
+def _isolated(given: GivenOptions) -> ClientOptions:
+    isolation = given.one_of(ISOLATION_OPTION, ("read_committed", "read_uncommitted"))
+    return msgspec.structs.replace(given.api(), reads_committed=isolation == "read_committed")
 
 
 def _columns(given: GivenOptions) -> tuple[str, ...]:
