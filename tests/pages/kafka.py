@@ -4,6 +4,7 @@
 """
 
 from penstock.kafka.registry import APIS, NEVER
+from penstock.model.broker_configs import BROKER_CONFIGS
 from penstock.model.topic_configs import INT64_MAX, TOPIC_CONFIGS, Standing, TopicConfig
 
 _MADE_FROM = "<!-- Made by `make docs`; change the code, not this page. -->"
@@ -195,6 +196,16 @@ def topic_configs_page() -> str:
             lines.append("")
             lines.append(f"{_STANDING_TEXT[config.standing]}: {config.reason}.")
         lines.append("")
+    lines += [
+        "## Configs of all brokers that set no default",
+        "",
+        "They are Penstock's own, and set on the same entity.",
+        "",
+        "| config | default | meaning |",
+        "| --- | --- | --- |",
+    ]
+    for config in BROKER_CONFIGS.values():
+        lines.append(f"| `{config.name}` | {_default(config)} | {config.documentation} |")
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -71,6 +71,8 @@ def kafka_settings(settings: ServerSettings) -> KafkaSettings:
         gather_ms=settings.gather_ms if _durability(settings) == "wal" else 0,
         stall_timeout_s=settings.stall_timeout_ms / 1000,
         request_timeout_s=settings.request_receive_timeout_ms / 1000,
+        transaction_timeout_max_ms=settings.transaction_max_timeout_ms,
+        transactional_id_expiration_ms=settings.transactional_id_expiration_ms,
         log_dir=settings.data,
     )
 

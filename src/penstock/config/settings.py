@@ -237,6 +237,16 @@ class ServerSettings(PlaceSettings, frozen=True, kw_only=True, forbid_unknown_fi
             kafka="producer.id.expiration.ms",
         ),
     ] = DAY_MS
+    transaction_max_timeout_ms: Annotated[
+        int,
+        of_topics(
+            "Longest time-out of a transaction that a producer may ask for. One that is open for "
+            "longer than its time-out is aborted.",
+            1,
+            (1 << 31) - 1,
+            kafka="transaction.max.timeout.ms",
+        ),
+    ] = 900_000
     transactional_id_expiration_ms: Annotated[
         int,
         of_topics(

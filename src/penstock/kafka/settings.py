@@ -62,5 +62,7 @@ class KafkaSettings:
     with an error that clients retry."""
     transaction_timeout_max_ms: int = 900_000
     """Kafka's transaction.max.timeout.ms: a producer that asks for more is refused."""
+    transactional_id_expiration_ms: int = 7 * 86_400_000
+    """Kafka's transactional.id.expiration.ms, as DescribeConfigs shows it."""
     log_dir: str = "penstock"
     """The directory's name in answers of DescribeLogDirs."""

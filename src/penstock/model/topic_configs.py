@@ -8,6 +8,7 @@ as in Kafka), else Kafka's default. The configs themselves are the table in
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from penstock.model.broker_configs import BROKER_CONFIGS
 from penstock.model.errors import InvalidRequestError
 from penstock.model.topic_config import (
     INT64_MAX,
@@ -63,15 +64,16 @@ def validate_cluster(configs: Mapping[str, str]) -> None:
     """Check cluster-wide defaults, under the names of Kafka's broker configs.
 
     Raises:
-        InvalidRequestError: a name that sets no default of topics, or a bad value.
+        InvalidRequestError: a name that sets no default of topics and isn't in `BROKER_CONFIGS`, or
+            a bad value.
     """
     for name, value in configs.items():
-        known = CLUSTER_CONFIGS.get(name)
+        known, _ = CLUSTER_CONFIGS.get(name) or (BROKER_CONFIGS.get(name), 1)
         if known is None:
             raise InvalidRequestError(
                 "validate", f"cluster config {name}", "it cannot be changed while the server runs"
             )
-        problem = known[0].check(value)
+        problem = known.check(value)
         if problem is not None:
             raise InvalidRequestError(
                 "validate", f"cluster config {name}", f"the value {value!r} is invalid: {problem}"

@@ -10,10 +10,6 @@ from typing import Final
 from penstock.records.markers import marker_batch, marker_crc
 from penstock.state.rows import StoredRun
 
-PARTITIONS_MAX: Final = 10_000
-"""The greatest `transaction.partitions.max`, and the default: an end of so many partitions and
-offsets is applied in less than 100 ms."""
-PARTITIONS_MAX_CONFIG: Final = "transaction.partitions.max"
 NO_OPEN: Final = -1
 """First open offset of a partition without an open transaction; first offset of a transaction in a
 partition where it has no record."""

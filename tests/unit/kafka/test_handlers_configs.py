@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from penstock.kafka.admin.resources import Source, broker_entries
 from penstock.kafka.registry import BY_MODULE
+from penstock.model.broker_configs import PARTITIONS_MAX_CONFIG
 from penstock.model.topic_configs import CLUSTER_CONFIGS, TOPIC_CONFIGS
 from penstock.state.commands import AlterClusterConfigs
 
@@ -266,6 +268,27 @@ def test_the_clusters_defaults_are_altered_under_broker_config_names(
     assert code == 40
     assert "num.network.threads" in message
     assert "log.retention.ms" in CLUSTER_CONFIGS
+
+
+def test_a_config_that_sets_no_default_of_topics_is_altered_and_described(
+    alter: Any, broker: Any
+) -> None:
+    def described(*, only_dynamic: bool) -> list[tuple[str, Source]]:
+        return [
+            (entry.value, entry.source)
+            for entry in broker_entries(broker, only_dynamic=only_dynamic)
+            if entry.name == PARTITIONS_MAX_CONFIG
+        ]
+
+    assert described(only_dynamic=True) == []
+    assert described(only_dynamic=False) == [("10000", Source.DEFAULT)]
+    for value in ("0", "10001", "many"):
+        ((code, _),) = alter((BROKER, "", [(PARTITIONS_MAX_CONFIG, SET, value)]))
+        assert code == 40
+    assert alter((BROKER, "", [(PARTITIONS_MAX_CONFIG, SET, "20")])) == [(0, None)]
+    for only_dynamic in (False, True):
+        expected = [("20", Source.DYNAMIC_DEFAULT_BROKER)]
+        assert described(only_dynamic=only_dynamic) == expected
 
 
 # -- AlterConfigs ------------------------------------------------------------------------------

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from penstock.kafka.broker import Broker
+from penstock.model.broker_configs import PARTITIONS_MAX_CONFIG
 from penstock.state.commands import AlterClusterConfigs, CreateTopic
 from penstock.state.schema import TRANSACTIONS_LEVEL
 from penstock.state.transaction_commands import AddToTransaction, EndTransaction, InitTransaction
-from penstock.state.transactions import PARTITIONS_MAX_CONFIG
 from support.api_client import ApiClient
 from support.cluster_rig import Cluster
 from support.log_rig import Rig

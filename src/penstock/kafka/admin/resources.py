@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from penstock.kafka.broker import Broker
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import ItemError
+from penstock.model.broker_configs import BROKER_CONFIGS
 from penstock.model.errors import InvalidRequestError
 from penstock.model.topic_configs import (
     CLUSTER_CONFIGS,
@@ -147,6 +148,24 @@ def broker_entries(broker: Broker, *, only_dynamic: bool) -> list[ConfigEntry]:
                 synonyms=tuple(synonyms),
             )
         )
+    for name, config in BROKER_CONFIGS.items():
+        value = cluster_configs.get(name)
+        if value is None and only_dynamic:
+            continue
+        synonyms = [Synonym(name=name, value=config.default, source=Source.DEFAULT)]
+        if value is not None:
+            dynamic = Synonym(name=name, value=value, source=Source.DYNAMIC_DEFAULT_BROKER)
+            synonyms.insert(0, dynamic)
+        entries.append(
+            ConfigEntry(
+                name=name,
+                value=synonyms[0].value,
+                source=synonyms[0].source,
+                type=config.type,
+                documentation=config.documentation,
+                synonyms=tuple(synonyms),
+            )
+        )
     if not only_dynamic:
         entries.extend(_fixed_entries(broker))
     return entries
@@ -199,6 +218,18 @@ def _fixed_entries(broker: Broker) -> list[ConfigEntry]:
             str(settings.request_bytes_max),
             ConfigType.INT,
             "The largest request, in bytes.",
+        ),
+        (
+            "transaction.max.timeout.ms",
+            str(settings.transaction_timeout_max_ms),
+            ConfigType.INT,
+            "The longest time-out of a transaction that a producer may ask for.",
+        ),
+        (
+            "transactional.id.expiration.ms",
+            str(settings.transactional_id_expiration_ms),
+            ConfigType.INT,
+            "After this time without a transaction a transactional id is forgotten.",
         ),
     )
     return [

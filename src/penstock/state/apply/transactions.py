@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.model.broker_configs import PARTITIONS_MAX, PARTITIONS_MAX_CONFIG
 from penstock.model.ids import PartitionKey
 from penstock.records.markers import MARKER_BYTES
 from penstock.records.sums import batch_sum
@@ -41,8 +42,6 @@ from penstock.state.transaction_commands import (
 from penstock.state.transactions import (
     EPOCH_EXHAUSTED,
     NO_OPEN,
-    PARTITIONS_MAX,
-    PARTITIONS_MAX_CONFIG,
     Marker,
     Transaction,
     TransactionState,

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.model.broker_configs import PARTITIONS_MAX_CONFIG
 from penstock.model.ids import PartitionKey
 from penstock.replica import Replica
 from penstock.state.answers import AnyAnswer, Refused
@@ -35,7 +36,7 @@ from penstock.state.transaction_commands import (
     ExpireTransactions,
     InitTransaction,
 )
-from penstock.state.transactions import PARTITIONS_MAX_CONFIG, is_marker, marker_of_run
+from penstock.state.transactions import is_marker, marker_of_run
 from support.examples import examples
 from support.state_rows import group_offsets
 from unit.state.orders import TestClock, batch, commit, open_order

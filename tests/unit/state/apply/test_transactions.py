@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.model.broker_configs import PARTITIONS_MAX_CONFIG
 from penstock.model.ids import PartitionKey
 from penstock.state.answers import (
     AnyAnswer,
@@ -52,7 +53,7 @@ from penstock.state.transaction_commands import (
     InitTransaction,
 )
 from penstock.state.transaction_tables import IS_ONGOING, SELECT_TRANSACTIONS
-from penstock.state.transactions import PARTITIONS_MAX_CONFIG, TransactionState, is_marker
+from penstock.state.transactions import TransactionState, is_marker
 from support.state_rows import group_offsets
 from unit.state.orders import KEY, TOPIC_ID, TestClock, batch, commit, open_order, topic
 
