@@ -130,7 +130,7 @@ class Place:
 
         asyncio.run(start())
         with closing(Queries(path)) as queries:
-            return sorted(name for _, _, name, _, _ in queries.topic_rows())
+            return sorted(topic.name for topic in queries.topic_rows())
 
     def has_journal(self) -> bool:
         async def look() -> bool:

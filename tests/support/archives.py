@@ -67,7 +67,7 @@ def archiver_of(
 
 async def write(agent: ClusterAgent, count: int = 3, topic: str = "t") -> None:
     """Some entries of several kinds."""
-    known = {name: topic_key for topic_key, _, name, _, _ in agent.queries.topic_rows()}
+    known = {topic.name: topic.topic_key for topic in agent.queries.topic_rows()}
     if topic in known:
         key = partition_key(TopicKey(known[topic]), 0)
     else:

@@ -45,7 +45,7 @@ async def contents_of(agent: ClusterAgent) -> Contents:
     await agent.catch_up()
     return {
         key: await agent.read_all(key)
-        for topic_key, _, _, partitions, _ in agent.queries.topic_rows()
+        for topic_key, _, _, partitions, *_ in agent.queries.topic_rows()
         for key in (partition_key(TopicKey(topic_key), number) for number in range(partitions))
     }
 

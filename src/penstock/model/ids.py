@@ -15,6 +15,8 @@ AgentId = NewType("AgentId", int)
 """int32, what Kafka's clients see as the node id."""
 
 PARTITION_BITS: Final = 20
+REPLICATION_FACTOR_MAX: Final = (1 << 15) - 1
+"""Kafka's requests hold it in 16 bits."""
 PARTITION_COUNT_MAX: Final = (1 << PARTITION_BITS) - 1
 
 

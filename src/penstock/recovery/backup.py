@@ -279,7 +279,7 @@ class _Backup:
         """Plan the next segment from WAL runs; no moves: the copy's state names no WAL run."""
         with closing(Queries(self.state)) as copy:
             keys = {}
-            for topic_key, topic_id, name, partitions, _ in copy.topic_rows():
+            for topic_key, topic_id, name, partitions, *_ in copy.topic_rows():
                 for number in range(partitions):
                     key = partition_key(TopicKey(topic_key), number)
                     keys[key] = (topic_id, number)

@@ -53,7 +53,7 @@ class _Due:
             self._clean_ends = {key: row.clean_end for key, row in clean.items()}
             self._seeds: dict[PartitionKey, int] = {}
             self._names: dict[PartitionKey, str] = {}
-            for topic_key, topic_id, name, partitions, _ in state.topic_rows():
+            for topic_key, topic_id, name, partitions, *_ in state.topic_rows():
                 for number in range(partitions):
                     named = partition_key(TopicKey(topic_key), number)
                     self._seeds[named] = partition_seed(topic_id, number)

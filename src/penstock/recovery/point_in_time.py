@@ -310,7 +310,7 @@ class _Restore:
 
     def _wal_runs(self) -> list[str]:
         with closing(Queries(self.database)) as queries:
-            names = {topic_key: name for topic_key, _, name, _, _ in queries.topic_rows()}
+            names = {topic.topic_key: topic.name for topic in queries.topic_rows()}
             return [
                 f"{_partition_name(names, run.partition_key)} offsets {run.base_offset} to"
                 f" {run.end_offset - 1}"

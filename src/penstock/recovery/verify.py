@@ -170,7 +170,7 @@ class _Verifier:
             # Rows of deleted topics count in their objects until an entry clears them.
             live_runs = Counter(queries.leftover_runs() if queries.has_leftovers() else {})
             stretches = []
-            for topic_key, topic_id, name, partitions, _ in queries.topic_rows():
+            for topic_key, topic_id, name, partitions, *_ in queries.topic_rows():
                 report.topics += 1
                 for number in range(min(partitions, PARTITION_COUNT_MAX)):
                     key = partition_key(TopicKey(topic_key), number)

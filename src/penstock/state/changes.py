@@ -22,6 +22,7 @@ class TopicChanged:
     name: str
     partitions: int
     configs: dict[str, str]
+    replication_factor: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -178,12 +178,17 @@ class ReportDigest(Command, frozen=True, tag="digest!"):
 
 
 class CreateTopic(Command, frozen=True, tag="topic+"):
-    """Create a topic. Answer: TopicCreated, or Refused (TOPIC_EXISTS, INVALID_PARTITIONS)."""
+    """Create a topic. Answer: TopicCreated, or Refused (TOPIC_EXISTS, INVALID_PARTITIONS).
+
+    `replication_factor` is how many replicas clients are shown, 0 to 32,767, of TRANSACTIONS_LEVEL;
+    0: as many as there are zones.
+    """
 
     name: str
     topic_id: bytes
     partitions: int
     configs: dict[str, str] = {}
+    replication_factor: int = 0
 
 
 class DeleteTopic(Command, frozen=True, tag="topic-"):

@@ -176,6 +176,8 @@ def level_needed(command: AnyCommand) -> int:
         case Relay():
             # The levels of both count: a relay is an entry within an entry.
             return max([needed, *map(level_needed, command.commands)])
+        case commands.CreateTopic(replication_factor=factor) if factor:
+            return TRANSACTIONS_LEVEL
         case CommitRuns() if any(map(_is_transactional, command.runs)):
             return TRANSACTIONS_LEVEL
         case CommitRuns(raw=True):

@@ -20,6 +20,7 @@ from penstock.state.schema import (
     PENDING_GROUPS,
     PENDING_OFFSETS,
     REBUILT_RANGES,
+    REPLICATION_FACTOR,
     TRANSACTION_GROUPS,
     TRANSACTION_PARTITIONS,
     TRANSACTIONS,
@@ -38,8 +39,9 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
     ),
     # 5 to 6: members of groups. All groups are classic until then.
     5: (f"ALTER TABLE groups ADD COLUMN {GROUP_KIND}", GROUP_MEMBERS),
-    # 6 to 7: transactions.
+    # 6 to 7: transactions, and how many replicas of a topic's partitions clients are shown.
     6: (
+        f"ALTER TABLE topics ADD COLUMN {REPLICATION_FACTOR}",
         MARKERS,
         TRANSACTIONS,
         ONGOING,

@@ -2,7 +2,7 @@
 
 import enum
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -52,6 +52,17 @@ class StoredRun(Struct, frozen=True, gc=False):
     def file_generation(self) -> int:
         """The generation that the WAL file's own header has; 0: in an object."""
         return self.generation & GENERATION_MASK
+
+
+class StoredTopic(NamedTuple):
+    """A topic's row; `replication_factor` as of `CreateTopic`."""
+
+    topic_key: int
+    topic_id: bytes
+    name: str
+    partitions: int
+    configs: dict[str, str]
+    replication_factor: int
 
 
 @dataclass(frozen=True, slots=True)

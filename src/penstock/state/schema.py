@@ -185,6 +185,9 @@ ABORTED: Final = """CREATE TABLE aborted (
         PRIMARY KEY (partition_key, marker_offset)
     ) STRICT, WITHOUT ROWID"""
 
+REPLICATION_FACTOR: Final = "replication_factor INTEGER NOT NULL DEFAULT 0"
+"""See `penstock.state.commands.CreateTopic`."""
+
 # A key of several columns is the tree itself (WITHOUT ROWID): one look-up and one dirty page
 # less per write. The rows are small, which is what such a table wants.
 SCHEMA: Final = (
@@ -192,12 +195,13 @@ SCHEMA: Final = (
         name TEXT PRIMARY KEY,
         value ANY NOT NULL
     ) STRICT, WITHOUT ROWID""",
-    """CREATE TABLE topics (
+    f"""CREATE TABLE topics (
         topic_key INTEGER PRIMARY KEY,
         topic_id BLOB NOT NULL UNIQUE,
         name TEXT NOT NULL UNIQUE,
         partitions INTEGER NOT NULL,
-        configs TEXT NOT NULL
+        configs TEXT NOT NULL,
+        {REPLICATION_FACTOR}
     ) STRICT""",
     """CREATE TABLE partitions (
         partition_key INTEGER PRIMARY KEY,

@@ -52,7 +52,14 @@ StoredEntry = tuple[int, int, int, list[AnyAnswer], bool]
 class TopicRow:
     """A topic, as apply changes it."""
 
-    __slots__ = ("configs", "name", "partitions", "topic_id", "topic_key")
+    __slots__ = (
+        "configs",
+        "name",
+        "partitions",
+        "replication_factor",
+        "topic_id",
+        "topic_key",
+    )
 
     def __init__(
         self,
@@ -61,7 +68,9 @@ class TopicRow:
         name: str,
         partitions: int,
         configs: dict[str, str],
+        replication_factor: int,
     ) -> None:
+        self.replication_factor = replication_factor
         self.topic_key = topic_key
         self.topic_id = topic_id
         self.name = name
@@ -136,9 +145,9 @@ class Tables:
         if self._loaded:
             return
         self._meta = dict(self.execute("SELECT name, value FROM meta"))
-        for topic_key, topic_id, name, partitions, configs in self.execute("SELECT * FROM topics"):
-            topic = TopicRow(topic_key, topic_id, name, partitions, msgspec.json.decode(configs))
-            self.topics_by_id[topic_id] = self.topics_by_name[name] = topic
+        for key, topic_id, name, count, configs, factor in self.execute("SELECT * FROM topics"):
+            topic = TopicRow(key, topic_id, name, count, msgspec.json.decode(configs), factor)
+            self.topics_by_id[topic.topic_id] = self.topics_by_name[topic.name] = topic
             self._keep_seed(topic)
         self._cluster = ClusterTables(self._connection)
         self._loaded = True
@@ -176,7 +185,7 @@ class Tables:
         self.topics_by_id[topic.topic_id] = self.topics_by_name[topic.name] = topic
         self._keep_seed(topic)
         self.execute(
-            "INSERT INTO topics VALUES (?, ?, ?, ?, ?) ON CONFLICT (topic_key)"
+            "INSERT INTO topics VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (topic_key)"
             " DO UPDATE SET partitions = excluded.partitions, configs = excluded.configs",
             (
                 topic.topic_key,
@@ -184,6 +193,7 @@ class Tables:
                 topic.name,
                 topic.partitions,
                 encode_json(topic.configs),
+                topic.replication_factor,
             ),
         )
 

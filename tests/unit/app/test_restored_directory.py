@@ -29,7 +29,7 @@ from support.restored_clusters import bucket_on_disk
 
 def topics_of(data: Path) -> list[str]:
     with closing(Queries(data / "metadata.sqlite")) as queries:
-        return [name for _, _, name, _, _ in queries.topic_rows()]
+        return [topic.name for topic in queries.topic_rows()]
 
 
 def serve(data: Path, *, topic: str = "") -> list[str]:

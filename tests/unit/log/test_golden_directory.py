@@ -168,7 +168,7 @@ def test_what_the_database_lacks_is_in_the_wal(tmp_path: Path) -> None:
     expected = json.loads((GOLDEN / "version-5.json").read_text())
     with closing(Queries(data / "metadata.sqlite")) as queries:
         position = queries.position()
-        assert "late" not in {name for _, _, name, _, _ in queries.topic_rows()}
+        assert "late" not in {topic.name for topic in queries.topic_rows()}
     tail = list(entries_after(PosixDevice(data), position, sync=False))
     assert [entry.position for entry in tail] == list(range(position + 1, position + 5))
     late = expected["records"]["plain-1"]["records"][-3:]

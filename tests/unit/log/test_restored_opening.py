@@ -67,7 +67,7 @@ async def restored_cluster(
 def topics_in(path: Path) -> list[str]:
     queries = Queries(path)
     try:
-        return sorted(name for _, _, name, _, _ in queries.topic_rows())
+        return sorted(topic.name for topic in queries.topic_rows())
     finally:
         queries.close()
 
@@ -169,7 +169,7 @@ async def test_a_cluster_that_an_older_release_restored_is_opened_as_ever(
     await archive_of(other).put_snapshot(snapshot, info)
     await open_first(other)
     agent = await other.agent(1)
-    assert "t" in {name for _, _, name, _, _ in agent.queries.topic_rows()}
+    assert "t" in {topic.name for topic in agent.queries.topic_rows()}
     await write(agent, topic="later")
     path = other.folder / "b.sqlite"
     order = await open_order(other, path)

@@ -207,6 +207,8 @@ class ClusterTwin:
                 )
                 standing, answers = self.apply(inner, self.position, time_ms)
                 return Relayed(standing.value, answers)
+            case SaveMembers() if self.level < 5:
+                return Refused(Refusal.LEVEL_NOT_ON)
             case SaveGroup() | SaveMembers() | CommitOffsets() | DeleteOffsets():
                 if self._stale([command.group_id], command.shard_epoch):
                     return Refused(Refusal.STALE_SHARD)

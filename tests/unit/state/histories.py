@@ -108,6 +108,7 @@ simple = st.one_of(
         topic_id=ids,
         partitions=st.integers(0, 3),
         configs=configs,
+        replication_factor=st.sampled_from([0, 0, 3, -1, 1 << 15]),
     ),
     st.builds(DeleteTopic, topic_id=st.sampled_from(IDS)).filter(
         lambda one: one.topic_id != IDS[0]
@@ -251,11 +252,20 @@ def blunt(answer: AnyAnswer) -> AnyAnswer:
 
 def assert_equal_to_twin(queries: Queries, view: StateView, twin: Twin) -> None:
     assert {
-        topic_id: (key, name, partitions, found)
-        for key, topic_id, name, partitions, found in queries.topic_rows()
+        topic_id: (key, name, partitions, found, factor)
+        for key, topic_id, name, partitions, found, factor in queries.topic_rows()
     } == {
-        topic_id: (topic.key, topic.name, topic.partitions, topic.configs)
+        topic_id: (
+            topic.key,
+            topic.name,
+            topic.partitions,
+            topic.configs,
+            topic.replication_factor,
+        )
         for topic_id, topic in twin.topics.items()
+    }
+    assert {topic.topic_id: topic.replication_factor for topic in view.topics()} == {
+        topic_id: topic.replication_factor for topic_id, topic in twin.topics.items()
     }
     assert queries.cluster_configs() == twin.cluster_configs == view.cluster_configs
     assert queries.last_wal_generation() == twin.last_generation

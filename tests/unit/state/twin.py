@@ -85,6 +85,7 @@ class Topic:
     name: str
     partitions: int
     configs: dict[str, str]
+    replication_factor: int
 
 
 class Twin:
@@ -116,10 +117,17 @@ class Twin:
                     return Refused(Refusal.TOPIC_EXISTS)
                 if command.partitions < 1:
                     return Refused(Refusal.INVALID_PARTITIONS)
+                factor = command.replication_factor if self.level >= 6 else 0
+                if not 0 <= factor < 1 << 15:
+                    return Refused(Refusal.MALFORMED)
                 key = self.next_topic_key
                 self.next_topic_key += 1
                 self.topics[command.topic_id] = Topic(
-                    key, command.name, command.partitions, command.configs
+                    key,
+                    command.name,
+                    command.partitions,
+                    command.configs,
+                    factor,
                 )
                 for number in range(command.partitions):
                     self.partitions[key << 20 | number] = Partition()

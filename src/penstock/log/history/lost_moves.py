@@ -65,7 +65,7 @@ def _segment_runs(
 ) -> Iterator[tuple[PartitionKey, StoredRun]]:
     """Runs of a lost state in segments that the present one doesn't know, where the present one
     has the partition by the same key: it was there before the histories parted."""
-    for topic_key, topic_id, _, partitions, _ in queries.topic_rows():
+    for topic_key, topic_id, _, partitions, *_ in queries.topic_rows():
         topic = view.topic_by_id(topic_id)
         if topic is None or topic.topic_key != topic_key:
             continue

@@ -146,7 +146,7 @@ class LostRecords:
     ) -> AsyncIterator[LostBatch]:
         with closing(Queries(path)) as queries, ExitStack() as closes:
             wals = await self._in_executor(partial(self._open_wals, queries, closes))
-            for topic_key, topic_id, name, partitions, configs in queries.topic_rows():
+            for topic_key, topic_id, name, partitions, configs, _ in queries.topic_rows():
                 topic = self._view.topic_by_id(topic_id)
                 common = ends.get(topic_id)
                 if topic is None:
@@ -340,7 +340,7 @@ def _next_offsets(
         return {}
     heads = {key: next_offset for key, _, next_offset in queries.heads()}
     found: dict[bytes, tuple[TopicKey, dict[int, int]]] = {}
-    for topic_key, topic_id, _, partitions, _ in queries.topic_rows():
+    for topic_key, topic_id, _, partitions, *_ in queries.topic_rows():
         numbers = {
             number: heads.get(partition_key(TopicKey(topic_key), number), 0)
             for number in range(partitions)

@@ -45,7 +45,7 @@ from penstock.state.commands import CloseHistory, CreateTopic, StoreSegment
 from penstock.state.order_types import Order
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
-from penstock.state.rows import LostHistory
+from penstock.state.rows import LostHistory, StoredTopic
 from penstock.system.files import PosixDevice
 
 T = TypeVar("T")
@@ -238,21 +238,25 @@ class HistoryRepair:
             known = set()
             if states.common is not None:
                 common = await self._in_executor(partial(_topics_of, states.common))
-                known = {topic_id for topic_id, *_ in common}
-            for topic_id, name, partitions, configs in rows:
-                if topic_id in known or self._view.topic_by_id(topic_id) is not None:
+                known = {topic.topic_id for topic in common}
+            for topic in rows:
+                if topic.topic_id in known or self._view.topic_by_id(topic.topic_id) is not None:
                     continue
                 (answer,) = await self._order.commit(
                     [
                         CreateTopic(
-                            name=name, topic_id=topic_id, partitions=partitions, configs=configs
+                            name=topic.name,
+                            topic_id=topic.topic_id,
+                            partitions=topic.partitions,
+                            configs=topic.configs,
+                            replication_factor=topic.replication_factor,
                         )
                     ]
                 )
                 if isinstance(answer, Refused):
-                    logger.error("topic %s of a lost history: %s", name, answer.detail)
+                    logger.error("topic %s of a lost history: %s", topic.name, answer.detail)
                 else:
-                    report.topics.append(name)
+                    report.topics.append(topic.name)
 
     async def _move(self, states: LostStates, report: HistoryReport, *, moves: bool) -> None:
         """Name in segments what the lost history had moved out of WALs. First: a WAL's bytes may be
@@ -398,12 +402,9 @@ class HistoryRepair:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
 
-def _topics_of(path: Path) -> list[tuple[bytes, str, int, dict[str, str]]]:
+def _topics_of(path: Path) -> list[StoredTopic]:
     with closing(Queries(path)) as queries:
-        return [
-            (topic_id, name, partitions, configs)
-            for _, topic_id, name, partitions, configs in queries.topic_rows()
-        ]
+        return queries.topic_rows()
 
 
 def _forget_producer(data: bytearray) -> None:

@@ -2,7 +2,13 @@
 
 import msgspec
 
-from penstock.model.ids import PARTITION_BITS, PARTITION_COUNT_MAX, TopicId, TopicKey
+from penstock.model.ids import (
+    PARTITION_BITS,
+    PARTITION_COUNT_MAX,
+    REPLICATION_FACTOR_MAX,
+    TopicId,
+    TopicKey,
+)
 from penstock.state import leftovers
 from penstock.state.answers import AnyAnswer, Done, Refusal, Refused, TopicCreated
 from penstock.state.apply.context import ApplyContext
@@ -15,7 +21,7 @@ from penstock.state.commands import (
     DeleteTopic,
 )
 from penstock.state.meta import CLUSTER_CONFIGS, FEATURE_LEVEL, NEXT_TOPIC_KEY
-from penstock.state.schema import INTEGRITY_LEVEL
+from penstock.state.schema import INTEGRITY_LEVEL, TRANSACTIONS_LEVEL
 from penstock.state.tables import TopicRow, encode_json
 
 
@@ -29,6 +35,14 @@ def create_topic(context: ApplyContext, command: CreateTopic) -> AnyAnswer:
             Refusal.INVALID_PARTITIONS,
             f"{command.partitions} partitions, allowed are 1 to {PARTITION_COUNT_MAX}",
         )
+    has_factors = tables.meta_int(FEATURE_LEVEL) >= TRANSACTIONS_LEVEL
+    # Below the level a release that doesn't know the field applies the command, too.
+    factor = command.replication_factor if has_factors else 0
+    if not 0 <= factor <= REPLICATION_FACTOR_MAX:
+        return Refused(
+            Refusal.MALFORMED,
+            f"a replication factor of {factor}, allowed are 0 to {REPLICATION_FACTOR_MAX}",
+        )
     topic_key = tables.meta_int(NEXT_TOPIC_KEY) or 1
     tables.set_meta(NEXT_TOPIC_KEY, topic_key + 1)
     topic = TopicRow(
@@ -37,6 +51,7 @@ def create_topic(context: ApplyContext, command: CreateTopic) -> AnyAnswer:
         command.name,
         command.partitions,
         dict(command.configs),
+        factor,
     )
     tables.save_topic(topic)
     tables.add_partitions(topic, 0, topic.partitions)
@@ -113,6 +128,7 @@ def _changed(topic: TopicRow) -> TopicChanged:
         name=topic.name,
         partitions=topic.partitions,
         configs=dict(topic.configs),
+        replication_factor=topic.replication_factor,
     )
 
 

@@ -46,6 +46,7 @@ from penstock.state.read.run_statements import (
     WAL_RUNS,
     statements_of_version,
 )
+from penstock.state.read.topic_statements import TOPICS, topic_statements_of_version
 from penstock.state.read.transaction_queries import TransactionQueries
 from penstock.state.rows import (
     GENERATION_BITS,
@@ -58,6 +59,7 @@ from penstock.state.rows import (
     OffsetRow,
     Shard,
     StoredRun,
+    StoredTopic,
     Wal,
 )
 from penstock.state.schema import STORED_ENTRIES
@@ -96,7 +98,11 @@ class Queries(PipelineQueries, LossQueries, TransactionQueries):
         """
         super().__init__(
             path,
-            lambda version: statements_of_version(version) | group_statements_of_version(version),
+            lambda version: (
+                statements_of_version(version)
+                | group_statements_of_version(version)
+                | topic_statements_of_version(version)
+            ),
         )
 
     # -- runs ----------------------------------------------------------------------------------
@@ -414,13 +420,13 @@ class Queries(PipelineQueries, LossQueries, TransactionQueries):
         """All cluster-wide configs."""
         return msgspec.json.decode(self._meta("cluster_configs", "{}"), type=dict[str, str])
 
-    def topic_rows(self) -> list[tuple[int, bytes, str, int, dict[str, str]]]:
-        """(topic key, topic id, name, partitions, configs) of all topics."""
+    def topic_rows(self) -> list[StoredTopic]:
+        """All topics, in the order of their creation."""
         decode = msgspec.json.Decoder(dict[str, str]).decode
-        rows = self._execute(
-            "SELECT topic_key, topic_id, name, partitions, configs FROM topics ORDER BY topic_key"
-        )
-        return [(*row[:4], decode(row[4])) for row in rows]
+        return [
+            StoredTopic(key, topic_id, name, partitions, decode(configs), factor)
+            for key, topic_id, name, partitions, configs, factor in self._execute(TOPICS)
+        ]
 
     def heads(self) -> list[tuple[PartitionKey, int, int]]:
         """(partition key, log start, next offset) of all partitions."""

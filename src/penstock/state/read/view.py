@@ -54,6 +54,8 @@ class Topic:
     name: str
     partitions: int
     configs: dict[str, str]
+    replication_factor: int = 0
+    """How many replicas clients are shown; 0: as many as there are zones."""
 
 
 _OF_OTHERS: Final = frozenset((RunsMoved, OffsetsSettled, MarkersWritten))
@@ -128,8 +130,17 @@ class StateView:
         queries.begin()
         try:
             self.cluster_configs = queries.cluster_configs()
-            for topic_key, topic_id, name, partitions, configs in queries.topic_rows():
-                self._put(Topic(TopicKey(topic_key), TopicId(topic_id), name, partitions, configs))
+            for row in queries.topic_rows():
+                self._put(
+                    Topic(
+                        TopicKey(row.topic_key),
+                        TopicId(row.topic_id),
+                        row.name,
+                        row.partitions,
+                        row.configs,
+                        row.replication_factor,
+                    )
+                )
             self._reload_heads(queries)
             self.loaded_position = queries.position()
             self.feature_level = queries.feature_level()
@@ -299,7 +310,12 @@ class StateView:
 
     def _change(self, change: TopicChanged) -> None:
         topic = Topic(
-            change.topic_key, change.topic_id, change.name, change.partitions, change.configs
+            change.topic_key,
+            change.topic_id,
+            change.name,
+            change.partitions,
+            change.configs,
+            change.replication_factor,
         )
         before = self._by_key.get(topic.topic_key)
         self._put(topic)

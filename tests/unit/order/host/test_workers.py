@@ -387,6 +387,7 @@ def test_every_kind_of_change_survives_its_bytes() -> None:
             name="t",
             partitions=3,
             configs={"a": "b"},
+            replication_factor=3,
         ),
         changes.TopicDeleted(topic_key=TopicKey(1), topic_id=TopicId(b"x" * 16), name="t"),
         changes.ClusterConfigsChanged(configs={"a": "b"}),
