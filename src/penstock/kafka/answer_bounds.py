@@ -48,6 +48,7 @@ _ECHOES: Final = {
     "add_offsets_to_txn": 2,
     "txn_offset_commit": 2,
     "end_txn": 2,
+    "write_txn_markers": 4,
 }
 """Bytes of the answer for each of the request, where items are answered by numbers."""
 _MESSAGES: Final = {

@@ -2,7 +2,7 @@
 
 Modules are imported on first use, so that starting takes no time for unused APIs. An API that is
 not in the table is not advertised, and a request for it closes the connection, as in Kafka.
-Source of the ranges: Kafka 4.2's message files; floors by KIP-896.
+Source of the ranges: Kafka's message files, 4.3.1; floors by KIP-896.
 """
 
 import importlib
@@ -83,15 +83,19 @@ _ROWS: Final[tuple[tuple[int, str, str, int, int, int], ...]] = (
     (24, "AddPartitionsToTxn", "add_partitions_to_txn", 0, 5, 3),
     (25, "AddOffsetsToTxn", "add_offsets_to_txn", 0, 4, 3),
     (26, "EndTxn", "end_txn", 0, 5, 3),
+    (27, "WriteTxnMarkers", "write_txn_markers", 1, 2, 1),
     (28, "TxnOffsetCommit", "txn_offset_commit", 0, 5, 3),
     (32, "DescribeConfigs", "describe_configs", 1, 4, 4),
     (33, "AlterConfigs", "alter_configs", 0, 2, 2),
-    (35, "DescribeLogDirs", "describe_log_dirs", 1, 4, 2),
+    (35, "DescribeLogDirs", "describe_log_dirs", 1, 5, 2),
     (37, "CreatePartitions", "create_partitions", 0, 3, 2),
     (42, "DeleteGroups", "delete_groups", 0, 2, 2),
     (44, "IncrementalAlterConfigs", "incremental_alter_configs", 0, 1, 1),
     (47, "OffsetDelete", "offset_delete", 0, 0, NEVER),
     (60, "DescribeCluster", "describe_cluster", 0, 2, 0),
+    (61, "DescribeProducers", "describe_producers", 0, 0, 0),
+    (65, "DescribeTransactions", "describe_transactions", 0, 0, 0),
+    (66, "ListTransactions", "list_transactions", 0, 2, 0),
     (68, "ConsumerGroupHeartbeat", "consumer_group_heartbeat", 0, 1, 0),
     (69, "ConsumerGroupDescribe", "consumer_group_describe", 0, 1, 0),
     (74, "ListConfigResources", "list_config_resources", 0, 1, 0),
@@ -129,7 +133,16 @@ _SHAPES: Final = {
 }
 """Versions after which Kafka has replaced fields: a topic's name by its id, one group by many."""
 OF_TRANSACTIONS: Final = frozenset(
-    {"AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "TxnOffsetCommit"}
+    {
+        "AddPartitionsToTxn",
+        "AddOffsetsToTxn",
+        "EndTxn",
+        "WriteTxnMarkers",
+        "TxnOffsetCommit",
+        "DescribeProducers",
+        "DescribeTransactions",
+        "ListTransactions",
+    }
 )
 """APIs that are served from the feature level of transactions on."""
 

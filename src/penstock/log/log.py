@@ -32,6 +32,7 @@ from penstock.log.retention.transactions import TransactionKeeper
 from penstock.log.routing import Path
 from penstock.log.settings import LogSettings
 from penstock.log.state_queries import StateQueries
+from penstock.log.transaction_reads import TransactionReads
 from penstock.log.upload.moved_segments import MovedSegments
 from penstock.log.upload.uploader import Syncs, Uploader
 from penstock.log.upload.waiting_markers import WaitingMarkers
@@ -209,6 +210,7 @@ class Log:
             pool=pool,
             may_propose=is_keeper,
         )
+        self.transaction_reads = TransactionReads(queries, pool)
         # The rooms' parts that many ask for.
         self.tail, self.blocks, self.waiters = (
             self.reads.tail,

@@ -87,6 +87,15 @@ class ActiveProducer:
     last_timestamp: int
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionProducer:
+    """The state of a producer in a partition, and the first offset of its open transaction there;
+    -1: none is."""
+
+    producer: ActiveProducer
+    first_offset: int
+
+
 class GroupKind(enum.IntEnum):
     """The protocols that groups have. The numbers are journaled."""
 

@@ -25,6 +25,8 @@ from penstock.state.answers import AnyAnswer, Refusal
 from penstock.state.commands import AnyCommand, CreateTopic
 from penstock.state.orders import LocalJournal, open_local_journal
 from penstock.state.read.view import StateView
+from penstock.state.rows import ActiveProducer, PartitionProducer
+from penstock.state.transactions import Transaction, TransactionState
 from penstock.system import SystemRandom
 from support.loopback import RawHandler
 from support.replies import body_of
@@ -67,8 +69,49 @@ class OrderCommitter:
             self._order.close()
 
 
+class StandInTransactions:
+    """Every transactional id is that of an open transaction with a group, and every partition has
+    its producer."""
+
+    def __init__(self) -> None:
+        self._row = Transaction(
+            producer_id=0,
+            transactional_id="x" * 300,
+            epoch=0,
+            last_epoch=-1,
+            last_producer_id=-1,
+            state=TransactionState.ONGOING,
+            timeout_ms=1,
+            since=1,
+            changed_ms=0,
+            added=1,
+            offsets=0,
+        )
+
+    async def find(self, transactional_ids: Sequence[str]) -> list[Transaction | None]:
+        return [self._row for _ in transactional_ids]
+
+    async def page(self, after: int, *, limit: int) -> list[Transaction]:
+        return [self._row] if after < 0 else []
+
+    async def of_producer(self, producer_id: int) -> tuple[Transaction, dict[PartitionKey, int]]:
+        return self._row, {}
+
+    async def producer_count(self, key: PartitionKey) -> int:
+        return 1
+
+    async def producers(
+        self, key: PartitionKey, after: int, *, limit: int
+    ) -> list[PartitionProducer]:
+        return [PartitionProducer(ActiveProducer(1, 1, 1, 1), -1)] if after < 0 else []
+
+    async def epochs(self, keys: Sequence[PartitionKey], producer_id: int) -> dict[int, int]:
+        return {}
+
+
 class StandInLog:
     def __init__(self) -> None:
+        self.transaction_reads = StandInTransactions()
         self.starts: dict[PartitionKey, int] = {}
         self.ends: dict[PartitionKey, int] = {}
         self.times: dict[PartitionKey, list[tuple[int, int]]] = {}

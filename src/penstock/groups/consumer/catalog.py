@@ -42,7 +42,7 @@ class ViewCatalog:
             self._matched.clear()
         found = self._matched.get(regex)
         if found is None:
-            pattern = _compiled(regex)
+            pattern = compiled_regex(regex)
             names = [topic.name for topic in self._view.topics()] if pattern is not None else ()
             found = frozenset(name for name in names if pattern and pattern.fullmatch(name))
             self._matched[regex] = found
@@ -74,7 +74,8 @@ def regex_fault(regex: str) -> str | None:
 
 
 @lru_cache(maxsize=256)
-def _compiled(regex: str) -> Pattern | None:
+def compiled_regex(regex: str) -> Pattern | None:
+    """The pattern of an expression; None: `regex_fault` finds a fault with it."""
     if regex_fault(regex) is not None:
         # It was taken where RE2 is installed, or by a release that allowed more.
         return None

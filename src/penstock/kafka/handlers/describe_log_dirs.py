@@ -1,4 +1,4 @@
-"""DescribeLogDirs 1 to 4: bytes per partition, shown as one log directory.
+"""DescribeLogDirs 1 to 5: bytes per partition, shown as one log directory.
 
 Sizes are those of the partitions' batches, wherever they lie (WAL or objects). In a cluster each
 broker reports the partitions that it leads for clients without a zone, so that a tool that asks all
@@ -20,7 +20,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.ids import partition_key
 
 if TYPE_CHECKING:
-    from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
+    from kio.schema.describe_log_dirs.v5.request import DescribeLogDirsRequest
 
 TOPIC_BYTES: Final = 8
 PARTITION_BYTES: Final = 24

@@ -57,6 +57,7 @@ from penstock.state.rows import (
     LostHistory,
     ObjectRow,
     OffsetRow,
+    PartitionProducer,
     Shard,
     StoredRun,
     StoredTopic,
@@ -274,6 +275,26 @@ class Queries(PipelineQueries, LossQueries, TransactionQueries):
         """Producers of a partition, by id."""
         rows = self._execute(f"{_PRODUCERS} WHERE partition_key = ? ORDER BY producer_id", (key,))
         return [_active_producer(*row) for row in rows]
+
+    def partition_producers(
+        self, key: PartitionKey, after: int, *, limit: int
+    ) -> list[PartitionProducer]:
+        """A page of a partition's producers by id, past `after` (-1 to begin), with what is open of
+        them there."""
+        rows = self._of_transactions(
+            "SELECT p.producer_id, p.epoch, p.sequences, p.last_timestamp,"
+            " coalesce(t.first_offset, -1) FROM producers AS p"
+            " LEFT JOIN transaction_partitions AS t USING (producer_id, partition_key)"
+            " WHERE p.partition_key = ? AND p.producer_id > ? ORDER BY p.producer_id LIMIT ?",
+            (key, after, limit),
+        )
+        return [PartitionProducer(_active_producer(*row[:4]), row[4]) for row in rows]
+
+    def producer_count(self, key: PartitionKey) -> int:
+        """Count a partition's producers."""
+        rows = self._execute("SELECT count(*) FROM producers WHERE partition_key = ?", (key,))
+        count: int = rows[0][0]
+        return count
 
     def producer(self, key: PartitionKey, producer_id: int) -> ActiveProducer | None:
         """One producer of a partition."""

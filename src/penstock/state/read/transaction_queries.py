@@ -38,6 +38,11 @@ class TransactionQueries(StateConnection):
         )
         return transaction_of_row(rows[0]) if rows else None
 
+    def transaction_of_producer(self, producer_id: int) -> Transaction | None:
+        """The transactional id that has a producer id now."""
+        rows = self._of_transactions(f"{SELECT_TRANSACTIONS} WHERE producer_id = ?", (producer_id,))
+        return transaction_of_row(rows[0]) if rows else None
+
     def transactions_page(self, after: int, *, limit: int) -> list[Transaction]:
         """A page of all transactional ids by producer id, past `after` (-1 to begin)."""
         rows = self._of_transactions(
