@@ -3,53 +3,65 @@
 `make docs` writes them; a test says whether they are current.
 """
 
+from pages.kafka_4_3 import AMONG_BROKERS, BROKER_APIS, UNSUPPORTED
 from penstock.kafka.registry import APIS, NEVER
 from penstock.model.broker_configs import BROKER_CONFIGS
 from penstock.model.topic_configs import INT64_MAX, TOPIC_CONFIGS, Standing, TopicConfig
 
 _MADE_FROM = "<!-- Made by `make docs`; change the code, not this page. -->"
 
-_NOT_SERVED: tuple[tuple[str, str], ...] = (
-    ("SaslHandshake, SaslAuthenticate", "no authentication yet; the server listens on loopback"),
-    (
-        ("WriteTxnMarkers, DescribeTransactions, ListTransactions, DescribeProducers"),
-        "not yet",
-    ),
-    ("DescribeAcls, CreateAcls, DeleteAcls", "no authorization yet"),
-    (
-        (
-            "ShareGroupHeartbeat, ShareGroupDescribe, ShareFetch, ShareAcknowledge, "
-            "DescribeShareGroupOffsets, AlterShareGroupOffsets, DeleteShareGroupOffsets (KIP-932)"
-        ),
-        "no share groups yet",
-    ),
-    ("StreamsGroupHeartbeat, StreamsGroupDescribe (KIP-1071)", "no streams groups"),
-    (
-        (
-            "AlterPartitionReassignments, ListPartitionReassignments, ElectLeaders, "
-            "AlterReplicaLogDirs"
-        ),
-        "a partition has no replicas to move: its bytes are in the object store",
-    ),
-    ("DescribeClientQuotas, AlterClientQuotas", "no quotas yet"),
-    ("DescribeUserScramCredentials, AlterUserScramCredentials", "no authentication yet"),
-    (
-        (
-            "CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken, "
-            "DescribeDelegationToken"
-        ),
-        "no delegation tokens",
-    ),
-    ("GetTelemetrySubscriptions, PushTelemetry (KIP-714)", "client metrics are not collected"),
-    (
-        (
-            "DescribeQuorum, UpdateFeatures, UnregisterBroker, AddRaftVoter, RemoveRaftVoter and "
-            "the requests between brokers"
-        ),
-        "there is no KRaft quorum: the order of things is Penstock's journal",
-    ),
-)
-"""APIs that Kafka 4 has and this server declines, with the reason; the docs list them."""
+_SECURITY = "no authentication yet; the server listens on loopback"
+_ACLS = "no authorization yet"
+_REPLICAS = "a partition has no replicas to move: its bytes are in the object store"
+_QUOTAS = "no quotas yet"
+_TOKENS = "no delegation tokens"
+_QUORUM = "there is no KRaft quorum: the order of things is Penstock's journal"
+_TELEMETRY = "client metrics are not collected (KIP-714); Kafka 4.3.1 does not advertise it, either"
+_SHARE = "no share groups yet (KIP-932)"
+_SHARE_STATE = "brokers among themselves: no share groups yet (KIP-932)"
+_STREAMS = "no streams groups yet (KIP-1071)"
+
+NOT_SERVED: dict[str, str] = {
+    "SaslHandshake": _SECURITY,
+    "DescribeAcls": _ACLS,
+    "CreateAcls": _ACLS,
+    "DeleteAcls": _ACLS,
+    "AlterReplicaLogDirs": _REPLICAS,
+    "SaslAuthenticate": _SECURITY,
+    "CreateDelegationToken": _TOKENS,
+    "RenewDelegationToken": _TOKENS,
+    "ExpireDelegationToken": _TOKENS,
+    "DescribeDelegationToken": _TOKENS,
+    "ElectLeaders": _REPLICAS,
+    "AlterPartitionReassignments": _REPLICAS,
+    "ListPartitionReassignments": _REPLICAS,
+    "DescribeClientQuotas": _QUOTAS,
+    "AlterClientQuotas": _QUOTAS,
+    "DescribeUserScramCredentials": _SECURITY,
+    "AlterUserScramCredentials": _SECURITY,
+    "DescribeQuorum": _QUORUM,
+    "UpdateFeatures": _QUORUM,
+    "UnregisterBroker": _QUORUM,
+    "GetTelemetrySubscriptions": _TELEMETRY,
+    "PushTelemetry": _TELEMETRY,
+    "ShareGroupHeartbeat": _SHARE,
+    "ShareGroupDescribe": _SHARE,
+    "ShareFetch": _SHARE,
+    "ShareAcknowledge": _SHARE,
+    "AddRaftVoter": _QUORUM,
+    "RemoveRaftVoter": _QUORUM,
+    "InitializeShareGroupState": _SHARE_STATE,
+    "ReadShareGroupState": _SHARE_STATE,
+    "WriteShareGroupState": _SHARE_STATE,
+    "DeleteShareGroupState": _SHARE_STATE,
+    "ReadShareGroupStateSummary": _SHARE_STATE,
+    "StreamsGroupHeartbeat": _STREAMS,
+    "StreamsGroupDescribe": _STREAMS,
+    "DescribeShareGroupOffsets": _SHARE,
+    "AlterShareGroupOffsets": _SHARE,
+    "DeleteShareGroupOffsets": _SHARE,
+}
+"""APIs that a broker of Kafka 4.3.1 has and this server declines, with the reason."""
 
 
 def apis_page() -> str:
@@ -59,19 +71,29 @@ def apis_page() -> str:
         "",
         _MADE_FROM,
         "",
-        "Every version in a range is served, old ones too, since clients pick very different ones.",
-        "Flexible versions (KIP-482) begin where the last column says.",
+        "Every API that a broker of Kafka 4.3.1 has, with the versions that it advertises and",
+        "those that are served here. Every version in a range is served, old ones too, since",
+        "clients pick very different ones. Flexible versions (KIP-482) begin where the last column",
+        "says.",
         "",
-        "| key | API | versions | flexible from |",
-        "| ---: | --- | --- | --- |",
+        "| key | API | Kafka 4.3.1 | served | flexible from |",
+        "| ---: | --- | --- | --- | --- |",
     ]
-    for api in APIS.values():
-        versions = _range(api.versions_min, api.versions_max)
-        if api.advertised_min != api.versions_min:
-            versions += f" (advertised from {api.advertised_min}, see below)"
-        flexible = "never" if api.flexible_from == NEVER else str(api.flexible_from)
-        lines.append(f"| {api.key} | {api.name} | {versions} | {flexible} |")
+    for key, (name, advertised) in BROKER_APIS.items():
+        kafka = "not advertised" if advertised == UNSUPPORTED else _range(*advertised)
+        served = APIS.get(key)
+        if served is None:
+            lines.append(f"| {key} | {name} | {kafka} | no: {NOT_SERVED[name]} | |")
+            continue
+        versions = _range(served.versions_min, served.versions_max)
+        if served.advertised_min != served.versions_min:
+            versions += f" (advertised from {served.advertised_min}, see below)"
+        flexible = "never" if served.flexible_from == NEVER else str(served.flexible_from)
+        lines.append(f"| {key} | {name} | {kafka} | {versions} | {flexible} |")
     lines += [
+        "",
+        f"Not on a broker, and not here, are {', '.join(AMONG_BROKERS[:-1])} and",
+        f"{AMONG_BROKERS[-1]}: brokers and controllers of Kafka send them to one another.",
         "",
         "Produce is advertised from version 0, as Kafka 4 does: librdkafka before 2.6.1 otherwise",
         "turns compression and the record format it needs off (KAFKA-18659). Requests below 3 end",
@@ -119,8 +141,17 @@ def apis_page() -> str:
         "  request than a Fetch comes behind it on its connection: clients look for coordinators",
         "  and leaders over the connections by which they fetch, and requests of a connection",
         "  are answered in their order.",
-        "- What OffsetFetch, DescribeConfigs, DescribeGroups or FindCoordinator name more than",
-        "  once is answered once, as Kafka does for Metadata.",
+        "- What OffsetFetch, DescribeConfigs, DescribeGroups, FindCoordinator,",
+        "  DescribeTransactions, DescribeProducers or WriteTxnMarkers name more than once is",
+        "  answered once, as Kafka does for Metadata.",
+        "- One entry of the journal ends a transaction: it is never seen being prepared, and",
+        "  CONCURRENT_TRANSACTIONS is never answered. DescribeTransactions shows a start time of",
+        "  an open transaction alone, and its partitions without those of groups. ListTransactions",
+        "  lists each id on one broker, which rendezvous hashing chooses among the live ones.",
+        "- DescribeProducers shows no coordinator's epoch (-1), and the epoch and sequence of a",
+        "  producer's last batch, whatever markers came after it.",
+        "- WriteTxnMarkers is an operator's: an abort that names a partition of an open",
+        "  transaction ends all of it, in every partition and group; a commit is INVALID_REQUEST.",
         "",
         "## What a client makes of damage",
         "",
@@ -154,13 +185,7 @@ def apis_page() -> str:
         "in Kafka. Such a request, and one for transactions, leaves a line at level INFO with",
         "client id, address and what was asked for, at most once per client id and API a minute,",
         "and is counted by `penstock_unserved_requests_total`.",
-        "",
-        "## Not served",
-        "",
-        "| APIs | why |",
-        "| --- | --- |",
     ]
-    lines += [f"| {names} | {reason} |" for names, reason in _NOT_SERVED]
     return "\n".join(lines) + "\n"
 
 
