@@ -61,6 +61,7 @@ REASONS: Final = {
     "cli/client/producing.py Producer.add: BufferError": "given again when there is room",
     "cli/client/producing.py Producer.add_values: BufferError": "given again when there is room",
     "cli/commands/consume.py command: KeyboardInterrupt": "how the command is ended",
+    "cli/commands/transaction.py _is_accounted_for: NotFoundError": ABSENT,
     "cli/lines.py _has_more: OSError": PLATFORM,
     "cli/load/throughput.py produce: BufferError": "given again when there is room",
     "cli/load/usage.py Watch._processes: self._psutil.Error": "the server has ended; what it used counts",

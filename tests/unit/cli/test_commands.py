@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock.app.server import Server
+from penstock.cli.commands import transaction
 from penstock.cli.main import root
 from penstock.config.settings import ServerSettings
 from penstock.model.errors import PenstockError
@@ -273,6 +274,72 @@ def test_a_misspelt_setting_ends_serve_with_the_nearest_name() -> None:
     assert result.returncode == 1
     assert "did you mean PENSTOCK_FSYNC?" in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_transactions_are_listed_described_and_aborted(
+    server: RunningServer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from confluent_kafka import KafkaException, Producer
+
+    run(server, "topic", "create", topic, "--partitions", "2")
+    name = topic + "-id"
+    producer = Producer({"bootstrap.servers": server.kafka, "transactional.id": name})
+    producer.init_transactions(30)
+    listed = ("transaction", "list", "--pattern", name)
+    (row,) = run_json(server, *listed)
+    assert (row["transactional_id"], row["state"]) == (name, "Empty")
+    producer.begin_transaction()
+    for partition in (0, 1):
+        producer.produce(topic, b"x", partition=partition)
+    assert producer.flush(30) == 0
+    assert run_json(server, *listed, "--state", "Ongoing", "--longer-than", "0") == [
+        row | {"state": "Ongoing"}
+    ]
+    assert run_json(server, *listed, "--longer-than", "3600") == []
+    assert run_json(server, *listed, "--producer-id", str(row["producer_id"] + 1)) == []
+    described = run_json(server, "transaction", "describe", name)
+    assert described["partitions"] == [f"{topic}-0", f"{topic}-1"]
+    assert (described["timeout_ms"], described["producer_id"]) == (60_000, row["producer_id"])
+    lines = run(server, "transaction", "describe", name).stdout.splitlines()
+    assert lines[0] == f"{name}  Ongoing, producer {row['producer_id']} epoch 0"
+    assert lines[1].startswith("open for ")
+    assert lines[2].split() == ["TOPIC", "PARTITION"]
+    quiet = run(server, "transaction", "hanging", "--topic", topic, "--max-timeout", "0")
+    assert (quiet.stdout, quiet.stderr) == ("", "no hanging transactions\n")
+    # A coordinator that knows nothing of it, as Kafka's may.
+    with monkeypatch.context() as patched:
+        patched.setattr(transaction, "list_transactions", lambda *_, **__: [])
+        hanging = ("transaction", "hanging", "--topic", topic, "--max-timeout", "0")
+        found = run_json(server, *hanging)
+        assert [(one["partition"], one["start_offset"]) for one in found] == [(0, 0), (1, 0)]
+        assert "2 hanging transactions" in run(server, *hanging).stderr
+    aborts = ("transaction", "abort")
+    where = ("--topic", topic, "--partition")
+    for refused, why in (
+        ((*where, "0", "--start-offset", "7"), "no open transaction begins at offset 7"),
+        ((*where, "5", "--start-offset", "0"), "the topic has 2 partitions"),
+        ((topic + "-missing",), "there is no such transactional id"),
+    ):
+        assert why in str(attempt(server, *aborts, *refused).exception)
+    for wrong in ((), ("--topic", topic), (name, "--topic", topic)):
+        assert attempt(server, *aborts, *wrong).exit_code == 2
+    done = run(server, *aborts, *where, "1", "--start-offset", "0")
+    assert done.stdout == f"aborted the transaction that began at offset 0 of {topic}-1\n"
+    assert run_json(server, *listed) == [row | {"state": "CompleteAbort"}]
+    with pytest.raises(KafkaException):
+        producer.commit_transaction(30)
+    producer = Producer({"bootstrap.servers": server.kafka, "transactional.id": name})
+    producer.init_transactions(30)
+    assert "no open transaction" in str(attempt(server, *aborts, name).exception)
+    producer.begin_transaction()
+    producer.produce(topic, b"y", partition=0)
+    assert producer.flush(30) == 0
+    assert run(server, *aborts, name).stdout == f"aborted the transaction of {name}\n"
+    assert "Ongoing" not in run(server, *listed).stdout
+    refused = attempt(server, "transaction", "list", "--state", "ongoing")
+    assert "there is no such state" in str(refused.exception)
+    refused = attempt(server, "transaction", "list", "--pattern", "(")
+    assert "INVALID_REGULAR_EXPRESSION" in str(refused.exception)
 
 
 def test_help_and_version_read_well() -> None:

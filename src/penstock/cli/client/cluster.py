@@ -72,6 +72,11 @@ class Client:
             self._connection = self._connect()
         return self._connection
 
+    def nodes(self) -> dict[int, Address]:
+        """Return the addresses of all nodes, by id."""
+        self.metadata([])
+        return dict(self._nodes)
+
     def look_again(self, names: Sequence[str], places: Collection[TopicPartition]) -> None:
         """Check that topics still exist, and that their leaders can be reached now.
 

@@ -30,6 +30,11 @@ SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
     "list_groups": (0, 5),
     "find_coordinator": (0, 3),
     "leave_group": (3, 5),
+    "list_transactions": (0, 2),
+    "describe_transactions": (0, 0),
+    "describe_producers": (0, 0),
+    "write_txn_markers": (1, 2),
+    "init_producer_id": (0, 5),
 }
 """The first and last version of each API that the commands' code is written for."""
 
