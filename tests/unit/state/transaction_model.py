@@ -313,7 +313,7 @@ class Model:
             return Refused(Refusal.PRODUCER_ID_MISMATCH)
         if owner.epoch != command.epoch:
             return Refused(Refusal.FENCED_PRODUCER)
-        if 0 <= command.seen_position < owner.since:
+        if 0 <= command.seen_position < owner.since and owner.state != "empty":
             return Refused(Refusal.STALE_CONNECTION)
         return None
 

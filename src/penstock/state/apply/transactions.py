@@ -390,7 +390,8 @@ def _refuse(
         return _mismatch(command)
     if row.epoch != command.epoch:
         return _fenced(row, command.epoch)
-    if 0 <= command.seen_position < row.since:
+    # Of an epoch without a transaction so far there is nothing that could be late.
+    if 0 <= command.seen_position < row.since and row.state is not TransactionState.EMPTY:
         return Refused(
             Refusal.STALE_CONNECTION,
             f"the connection has seen position {command.seen_position}, the transaction of"

@@ -16,7 +16,9 @@ from penstock.kafka.instruments import NoInstruments
 from penstock.kafka.net.connection import ITEMS_MAX, STARTED_BYTES_MAX
 from penstock.kafka.net.unserved import NAMES
 from penstock.kafka.registry import APIS
+from penstock.kafka.transactions import ErrorVersions, refusal_error
 from penstock.kafka.wire import schema
+from penstock.state.answers import Refusal, Refused
 from support.examples import examples
 from support.loopback import (
     API_VERSIONS,
@@ -418,3 +420,33 @@ async def test_a_waiting_request_of_a_peer_that_left_is_cancelled(broker: Broker
         assert not produce.futures[0].done()
         produce.futures[0].set_result([b"nobody reads this"])
         await turns()
+
+
+async def test_a_late_request_closes_its_connection_without_an_answer(
+    broker: Broker, raw: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is counted, and the first of a minute leaves a line."""
+    counted: Counter[str] = Counter()
+    monkeypatch.setattr(
+        NoInstruments, "count", lambda _, event, amount=1: counted.update({event: amount})
+    )
+    applied = [0]
+    broker.position = lambda: applied[0]
+    seen: list[int] = []
+
+    def late(context: Any, body: memoryview) -> Any:
+        seen.append(context.connection.seen_position)
+        refused = Refused(Refusal.STALE_CONNECTION, "it is late")
+        return refusal_error(refused, context.api_version, ErrorVersions(2, 4))
+
+    raw(METADATA, late)
+    caplog.set_level(logging.INFO, logger="penstock")
+    async with serving(broker) as (_, connect):
+        for applied[0] in (5, 6):
+            reader, writer = await connect()
+            writer.write(api_versions(1) + request(METADATA, 1, 2, b"") + api_versions(3))
+            assert (await reply(reader))[0] == 1
+            assert await reader.read() == b""
+    assert counted["late_transaction_requests"] == 2
+    assert len([line for line in caplog.messages if "it is late" in line]) == 1
+    assert seen == [5, 6]
