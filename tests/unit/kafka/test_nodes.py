@@ -90,3 +90,25 @@ def test_a_drained_agent_is_leaving_only_while_others_lead_its_partitions() -> N
 def test_an_agent_that_is_cut_off_is_not_leaving_since_what_waits_may_be_stored() -> None:
     assert not nodes_of(3, [True]).is_leaving()
     assert not nodes_of(3, [False], lambda: frozenset({1})).is_leaving()
+
+
+def test_a_transactional_id_stays_with_one_agent_of_the_zone_while_it_is_there() -> None:
+    cut_off = [False]
+    nodes = nodes_of(3, cut_off)
+
+    def coordinators() -> dict[str, int]:
+        found = {}
+        for number in range(50):
+            node = nodes.transaction_coordinator(f"x{number}", "a")
+            assert node is not None
+            found[f"x{number}"] = node.node_id
+        return found
+
+    before = coordinators()
+    assert set(before.values()) == {1, 2, 3}
+    cut_off[0] = True
+    after = coordinators()
+    assert {name for name in before if after[name] != before[name]} == {
+        name for name, node in before.items() if node == 1
+    }
+    assert set(after.values()) == {2, 3}

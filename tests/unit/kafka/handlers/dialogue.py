@@ -37,7 +37,7 @@ class Dialogue:
     def __init__(self, broker: Broker) -> None:
         self.client = ApiClient(broker)
         self.broker = broker
-        self._first_id = -1
+        self.first_id = -1
         self._connections = {"first": self.client.connection}
 
     async def play(self, written: str) -> str:
@@ -46,13 +46,14 @@ class Dialogue:
         for line in written.splitlines():
             if line.startswith("> "):
                 said.append(line)
-                answer = await self._answer(line[2:].split())
+                answer = await self.answer(line[2:].split())
                 said += [f"  {answer}"] if answer else []
             elif not line.startswith("  "):
                 said.append(line)
         return "\n".join(said) + "\n"
 
-    async def _answer(self, words: list[str]) -> str:
+    async def answer(self, words: list[str]) -> str:
+        """The answer to one request."""
         version = -1
         if words[-1][0] == "v" and words[-1][1:].isdigit():
             version = int(words.pop()[1:])
@@ -243,14 +244,14 @@ class Dialogue:
     def _producer(self, text: str) -> tuple[int, int]:
         number, _, epoch = text.partition("/")
         known = number != "-1"
-        return int(number) + (self._first_id if known else 0), int(epoch)
+        return int(number) + (self.first_id if known else 0), int(epoch)
 
     def _shown(self, reply: Any) -> str:
         if reply.producer_id < 0:
             return f"{reply.producer_id}/{reply.producer_epoch}"
-        if self._first_id < 0:
-            self._first_id = int(reply.producer_id)
-        return f"{reply.producer_id - self._first_id}/{reply.producer_epoch}"
+        if self.first_id < 0:
+            self.first_id = int(reply.producer_id)
+        return f"{reply.producer_id - self.first_id}/{reply.producer_epoch}"
 
 
 def _listed(topics: Any) -> str:
