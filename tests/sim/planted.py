@@ -30,7 +30,9 @@ TREE = HERE.parents[1]
 SEEDS_MAX = 200
 FIRST_SEED = 1
 SECONDS_MAX = 600
+PASSES = "1 passed, 0 failed"
 FOUND = re.compile(r"^SEED (\d+): ([a-z-]+):", re.MULTILINE)
+FAILS = re.compile(r"^SEED (\d+): .*$", re.MULTILINE)
 NO_VIOLATION = "simulation-failed"
 """The kind of a run that the simulation itself could not carry out."""
 
@@ -47,11 +49,21 @@ class Verdict:
 
 
 class CleanTree:
-    """The tree without a bug: each seed is run once, when the first asks for it."""
+    """The tree without a bug: each seed is run once, at the latest when the first asks for it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_seed: dict[int, tuple[threading.Lock, list[str]]] = {}
+
+    def learn(self, seeds: Sequence[int], *, processes: int) -> None:
+        """Run seeds that will be asked for: one by one, each would import the product again."""
+        output = simulated(seeds, tree=TREE, processes=processes, stop_at=len(seeds) + 1)
+        failing = {int(match[1]): match[0] for match in FAILS.finditer(output)}
+        count = len(seeds) - len(failing)
+        if f"{count} passed, {len(failing)} failed" not in output:
+            return  # it ended early: each is run when it is asked for
+        for seed in seeds:
+            self._by_seed[seed] = (threading.Lock(), [failing.get(seed, PASSES)])
 
     def failure(self, seed: int) -> str:
         """What a seed shows here; "": it passes."""
@@ -60,7 +72,7 @@ class CleanTree:
         with lock:
             if not outputs:
                 outputs.append(simulated([seed], tree=TREE))
-            if "1 passed, 0 failed" in outputs[0]:
+            if PASSES in outputs[0]:
                 return ""
             return outputs[0]
 
@@ -147,15 +159,15 @@ def look_for(
     return Verdict(patch.stem, found=False, detail=detail)
 
 
-def simulated(seeds: Sequence[int], *, tree: Path) -> str:
-    """What is printed of the seeds of a tree, in this order, up to the first that fails."""
+def simulated(seeds: Sequence[int], *, tree: Path, processes: int = 1, stop_at: int = 1) -> str:
+    """What is printed of the seeds of a tree, in this order, until so many have failed."""
     done = subprocess.run(
         [
             sys.executable,
             str(HERE / "run.py"),
             f"--seeds={','.join(map(str, seeds))}",
-            "--processes=1",
-            "--stop-at=1",
+            f"--processes={processes}",
+            f"--stop-at={stop_at}",
             f"--budget={SECONDS_MAX}",
         ],
         env={**os.environ, "PENSTOCK_TREE": str(tree)},
@@ -171,6 +183,8 @@ def look_for_all(
 ) -> Iterator[Verdict]:
     """Several at a time; each verdict when it is there."""
     clean = CleanTree()
+    known = {int(seed) for patch in patches if (seed := header(patch, "seed"))}
+    clean.learn(sorted(known), processes=processes)
     with (
         tempfile.TemporaryDirectory(prefix="penstock-planted-") as folder,
         ThreadPoolExecutor(processes) as pool,

@@ -98,3 +98,24 @@ def test_a_seed_that_fails_without_the_bug_shows_no_bug(tmp_path: Path) -> None:
     assert not looked.found
     assert "fails without the bug" in looked.detail
     assert look_for(patch, tmp_path, CleanTree(), seeds_max=1).found
+
+
+def test_seeds_that_are_run_together_are_known_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "SEED 2: lost-write: it is gone\n  again: make sim SEED=2\n2 passed, 1 failed\n"
+    monkeypatch.setattr("sim.planted.simulated", lambda *_, **__: said)
+    clean = CleanTree()
+    clean.learn([1, 2, 3], processes=2)
+    assert [clean.failure(seed) for seed in (1, 2, 3)] == [
+        "",
+        "SEED 2: lost-write: it is gone",
+        "",
+    ]
+
+
+def test_seeds_of_a_run_that_ended_early_are_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = ["1 passed, 0 failed", "1 passed, 0 failed\n"]
+    monkeypatch.setattr("sim.planted.simulated", lambda *_, **__: said.pop())
+    clean = CleanTree()
+    clean.learn([1, 2], processes=2)
+    assert clean.failure(2) == ""
+    assert said == []
