@@ -84,6 +84,8 @@ class CleanedPartition:
     log_start: int = 0
     clean_end: int = -1
     configs: dict[str, str] = field(default_factory=dict)
+    stable_end: int | None = None
+    """The last stable offset; None: nothing is open."""
 
     @property
     def high_watermark(self) -> int:
@@ -160,7 +162,9 @@ class CleanedPartition:
             partitions=[
                 PartitionState(
                     log_start=self.log_start,
-                    high_watermark=self.high_watermark,
+                    high_watermark=self.high_watermark
+                    if self.stable_end is None
+                    else self.stable_end,
                     size_bytes=sum(run.length for run in self.runs),
                     clean_end=self.clean_end,
                 )

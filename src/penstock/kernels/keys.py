@@ -6,8 +6,9 @@ the place of its base timestamp, and timestamps are written again relative to it
 in `tests/support/twins/keyed.py`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -50,7 +51,7 @@ _NO_TIMESTAMP: Final = -1
 class KeyChunk:
     """Some adjacent batches of a region, and their records in offset order.
 
-    Control batches have no records here, and are kept as they are.
+    Control batches have no records here, and are kept as they are unless `retain` is given others.
 
     Args:
         batches: the region's index; the chunk has its rows [first, last).
@@ -162,6 +163,7 @@ def retain(
     *,
     keep_empty: Uint8s | bool,
     delete_horizons: Int64s | None = None,
+    replaced: Mapping[int, memoryview] = MappingProxyType({}),
 ) -> list[memoryview]:
     """The chunk's batches with some of their records, as parts to write one behind the other.
 
@@ -174,6 +176,7 @@ def retain(
             chunk: kept as a header alone, or left out.
         delete_horizons: per batch of the chunk, ms: from when on its tombstones may go (KIP-534);
             -1: nothing changes in this.
+        replaced: per batch of the chunk, as far as there is one, what is written in its place.
     """
     assert len(keep) == chunk.record_count
     keep = np.ascontiguousarray(keep, dtype=uint8)
@@ -191,6 +194,7 @@ def retain(
         | (chunk.is_opaque != 0)
         | np.where(rows[:, RECORD_COUNT] == 0, empties, (kept == records) & (horizons < 0))
     ) & (chunk.is_skipped == 0)
+    whole[list(replaced)] = False
     view = chunk.batches.view
     parts: list[memoryview] = []
     stretch = -1
@@ -203,14 +207,26 @@ def retain(
         if stretch >= 0:
             parts.append(view[stretch:start])
             stretch = -1
+        if batch in replaced:
+            parts.append(replaced[batch])
+            continue
         original = view[start : start + int(rows[batch, SIZE])]
         if kept[batch]:
             parts.append(_rewritten(chunk, original, batch, keep, int(horizons[batch])))
         elif empties[batch]:
-            parts.append(_emptied(original))
+            parts.append(emptied(original))
     if stretch >= 0:
         parts.append(view[stretch : int(rows[-1, POSITION] + rows[-1, SIZE])])
     return parts
+
+
+def emptied(original: memoryview) -> memoryview:
+    """A batch's header without its records."""
+    fields = list(HEADER.unpack_from(original))
+    fields[5] &= ~(CODEC_MASK | DELETE_HORIZON)
+    fields[7] = _NO_TIMESTAMP
+    fields[12] = 0
+    return _sealed(fields, memoryview(bytearray(HEADER_BYTES)))
 
 
 def _chunk(
@@ -296,14 +312,6 @@ def _rewritten(
     batch_bytes = bytearray(HEADER_BYTES + len(block))
     batch_bytes[HEADER_BYTES:] = block
     return _sealed(fields, memoryview(batch_bytes))
-
-
-def _emptied(original: memoryview) -> memoryview:
-    fields = list(HEADER.unpack_from(original))
-    fields[5] &= ~(CODEC_MASK | DELETE_HORIZON)
-    fields[7] = _NO_TIMESTAMP
-    fields[12] = 0
-    return _sealed(fields, memoryview(bytearray(HEADER_BYTES)))
 
 
 def _sealed(fields: list[int], batch: memoryview) -> memoryview:

@@ -11,10 +11,12 @@ from struct import Struct
 from typing import Final
 
 from crc32c import crc32c
+from typing_extensions import Buffer
 
 from penstock.records.batch import (
     CONTROL,
     CRC_FROM,
+    DELETE_HORIZON,
     HEADER,
     HEADER_BYTES,
     LENGTH_END,
@@ -78,6 +80,28 @@ def marker_batch(
     return header + _record_bytes(commits)
 
 
+def marker_with_horizon(batch: Buffer, horizon_ms: int) -> memoryview:
+    """The same marker with a delete horizon (KIP-534), which takes the place of the base timestamp.
+    Its record's timestamp stays what it is.
+
+    Args:
+        batch: of `marker_batch`.
+    """
+    fields = list(HEADER.unpack_from(batch))
+    assert not fields[5] & DELETE_HORIZON
+    # Its length, attributes and a timestamp delta of 0 are a byte each.
+    rest = bytes(batch)[HEADER_BYTES + 3 :]
+    delta = _varint(fields[7] - horizon_ms)
+    record = _varint(1 + len(delta) + len(rest)) + b"\x00" + delta + rest
+    fields[1] = HEADER_BYTES + len(record) - LENGTH_END
+    fields[5] |= DELETE_HORIZON
+    fields[7] = horizon_ms
+    written = bytearray(HEADER.pack(*fields) + record)
+    crc = crc32c(memoryview(written)[CRC_FROM:])
+    written[CRC_FROM - 4 : CRC_FROM] = crc.to_bytes(4, "big")
+    return memoryview(written)
+
+
 def _checked_bytes(producer_id: int, producer_epoch: int, time_ms: int) -> bytes:
     return _CHECKED.pack(
         _ATTRIBUTES, 0, time_ms, time_ms, producer_id, producer_epoch, _NO_SEQUENCE, 1
@@ -87,6 +111,17 @@ def _checked_bytes(producer_id: int, producer_epoch: int, time_ms: int) -> bytes
 def _record_bytes(commits: bool) -> bytes:  # noqa: FBT001 - the type in the key
     # Lengths are zigzag varints: 16 bytes follow, a key of 4, a value of 6.
     return _RECORD.pack(32, 0, 0, 0, 8, 0, int(commits), 12, 0, _COORDINATOR_EPOCH, 0)
+
+
+def _varint(number: int) -> bytes:
+    """A signed number as records have it: zigzag, seven bits a byte."""
+    raw = (number << 1) ^ (number >> 63)
+    written = bytearray()
+    while raw > 0x7F:
+        written.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    written.append(raw)
+    return bytes(written)
 
 
 assert _CHECKED.size == HEADER_BYTES - CRC_FROM

@@ -134,7 +134,8 @@ class KeyedItem(Struct, frozen=True, kw_only=True, tag="keyed"):
     clean_end: int
     """Cleaned before below this offset; at least the log's start. From here on it is dirty."""
     cleanable_end: int
-    """Nothing from here on is touched: a run in a WAL, or too young a run."""
+    """Nothing from here on is touched: a run in a WAL, one that ends past the last stable offset,
+    or too young a run."""
     young_ms: int
     """A run with a record later than this, and all behind it, is too young to be an input
     (min.compaction.lag.ms before `now_ms`)."""
@@ -145,6 +146,9 @@ class KeyedItem(Struct, frozen=True, kw_only=True, tag="keyed"):
     """Whether the topic is `compact,delete`."""
     producers: list[int] = []
     """Active producers, flat triples: producer id, epoch, last sequence."""
+    aborted: list[int] = []
+    """Aborted transactions, flat triples: producer id, offsets of the first record and of the
+    marker. All that have records in the inputs."""
     run_bytes_target: int = 64 * MIB
     object_bytes_target: int = 256 * MIB
     reason: str

@@ -10,13 +10,14 @@ the same time: the first commit of a partition wins, and the other's work for it
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from itertools import chain
 from typing import Final, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace as with_changes
 
 from penstock.model.errors import InvalidRequestError, NotFoundError
-from penstock.pipeline.api_messages import Range, TopicState
+from penstock.pipeline.api_messages import ABORTED_FIELDS, Range, TopicState
 from penstock.pipeline.client import PipelineClient, RefusedError
 from penstock.pipeline.compaction.commit import Committer
 from penstock.pipeline.compaction.incremental import Memory
@@ -106,6 +107,8 @@ def plan_compaction(
     Raises:
         NotFoundError: a named topic isn't there.
     """
+    # Up to the last stable offset: what is past it may be aborted yet.
+    assert client.options.reads_committed
     answer = client.topics(names=names)
     topics = {topic.topic_id: topic for topic in answer.topics}
     ranges: list[Range] | None = None
@@ -284,8 +287,8 @@ class _Job:
 
 
 def with_producers(client: PipelineClient, items: Sequence[Item]) -> list[Item]:
-    """Items by key with what is known of their partitions' producers now, asked for after the runs
-    were listed: a batch of theirs that is in a listed run is known here."""
+    """Items by key with what is known of their partitions' producers and of aborted transactions
+    now, asked for after the runs were listed: what is in a listed run is known here."""
     found = list(items)
     keyed = [(at, item) for at, item in enumerate(found) if isinstance(item, KeyedItem)]
     for start in range(0, len(keyed), _PRODUCERS_AT_ONCE):
@@ -293,5 +296,16 @@ def with_producers(client: PipelineClient, items: Sequence[Item]) -> list[Item]:
         places = [(item.partition.topic_id, item.partition.partition) for _, item in some]
         producers = client.producers(places).producers
         for (at, item), flat in zip(some, producers, strict=True):
-            found[at] = with_changes(item, producers=flat)
+            found[at] = with_changes(item, producers=flat, aborted=_aborted(client, item))
+    return found
+
+
+def _aborted(client: PipelineClient, item: KeyedItem) -> list[int]:
+    """The aborted transactions of an item, as it has them."""
+    partition = item.partition
+    wanted = Range(partition.topic_id, partition.partition, partition.inputs[0], item.cleanable_end)
+    found: list[int] = []
+    for page in client.runs([wanted], with_wal=False):
+        fields = [page.aborted[field::ABORTED_FIELDS] for field in range(1, ABORTED_FIELDS)]
+        found += chain.from_iterable(zip(*fields, strict=True))
     return found

@@ -5,7 +5,8 @@ everything from the log's start on is written again without records that have a 
 keys don't fit into memory they are taken by their hashes, one part after the other: each part's
 pass over the log marks superseded records, and the last pass writes.
 
-The rules are those of `penstock.pipeline.compaction.keyed_retention`. Keys are distinguished by 128
+The rules are those of `penstock.pipeline.compaction.keyed_retention` and, of transactions,
+`keyed_transactions`. Keys are distinguished by 128
 bits of a keyed hash, where Kafka uses MD5.
 """
 
@@ -25,6 +26,7 @@ from penstock.pipeline.compaction.items import ItemDone, ItemStore, KeyedItem
 from penstock.pipeline.compaction.keyed_output import Output
 from penstock.pipeline.compaction.keyed_retention import Retention, judge
 from penstock.pipeline.compaction.keyed_source import LOT_BYTES, KeyedSource
+from penstock.pipeline.compaction.keyed_transactions import Transactions
 
 _HASH_KEY: Final = Struct(">QQ")
 MAP_BYTES: Final = 128 << 20
@@ -90,6 +92,9 @@ class _Cleaning:
                 producer_id: (epoch, sequence)
                 for producer_id, epoch, sequence in zip(numbers, numbers, numbers, strict=True)
             },
+        )
+        self._transactions = Transactions(
+            item.aborted, now_ms=item.now_ms, delete_retention_ms=item.delete_retention_ms
         )
         self._dead = np.zeros(1, dtype=np.uint8)
         """A bit per dirty record, the lowest first; grows with them, since a log that was cleaned
@@ -194,6 +199,7 @@ class _Cleaning:
             verdict.keep,
             keep_empty=verdict.keep_empty,
             delete_horizons=verdict.delete_horizons,
+            replaced=self._transactions.replaced(chunk, verdict.keep_empty),
         )
         output.dropped_records += chunk.record_count - int(verdict.keep.sum())
         output.add(b"".join(parts))
@@ -203,8 +209,9 @@ class _Cleaning:
             yield from self._chunks(region)
 
     def _chunks(self, region: memoryview, *, skips: Uint8s | None = None) -> Iterator[KeyChunk]:
-        """The same ones at each pass over the same runs."""
-        return key_chunks(
+        """The same ones at each pass over the same runs. Records of aborted transactions are as
+        those without a key: they supersede none, and go."""
+        for chunk in key_chunks(
             region,
             self._hash_key,
             chunk_bytes=self._chunk_bytes,
@@ -212,4 +219,8 @@ class _Cleaning:
             skips=skips,
             arena=self._arena,
             subject=self._subject,
-        )
+        ):
+            rows = chunk.batches.rows[chunk.first : chunk.last]
+            for at in self._transactions.aborted_rows(rows):
+                chunk.has_key[chunk.bounds[at] : chunk.bounds[at + 1]] = 0
+            yield chunk

@@ -2,7 +2,8 @@
 
 It chooses like Kafka's log cleaner: enough of the log is dirty, or a dirty record is too old.
 Records younger than `min.compaction.lag.ms`, or still in a WAL, are not cleaned yet. A run is the
-smallest unit of this choice, as a segment is in Kafka.
+smallest unit of this choice, as a segment is in Kafka. The high watermark here is that of a reader
+of committed records, the last stable offset.
 Source: Kafka docs, topic configs `min.cleanable.dirty.ratio`, `min.compaction.lag.ms` (KIP-58) and
 `max.compaction.lag.ms` (KIP-354).
 """
@@ -41,7 +42,7 @@ def keyed_item(
     young_ms = now_ms - lag_ms if lag_ms > 0 else ANY_MS
     clean_end = max(state.clean_end, state.log_start)
     dirty_from = bisect_right(runs.ends, clean_end)
-    count = _cleanable(runs, dirty_from, young_ms)
+    count = _cleanable(runs, dirty_from, young_ms, state.high_watermark)
     if dirty_from >= count:
         return None
     clean, dirty = sum(runs.lengths[:dirty_from]), sum(runs.lengths[dirty_from:count])
@@ -83,10 +84,14 @@ def keyed_item(
     )
 
 
-def _cleanable(runs: PartitionRuns, dirty_from: int, young_ms: int) -> int:
+def _cleanable(runs: PartitionRuns, dirty_from: int, young_ms: int, stable_end: int) -> int:
     """Return how many of the first runs may be cleaned. The age counts only for dirty runs."""
     for at, number in enumerate(runs.objects):
-        if number < 0 or (at >= dirty_from and runs.newest[at] > young_ms):
+        if (
+            number < 0
+            or runs.ends[at] > stable_end
+            or (at >= dirty_from and runs.newest[at] > young_ms)
+        ):
             return at
     return len(runs.objects)
 
