@@ -276,6 +276,7 @@ class ReplacedPartition(Message, frozen=True):
     clean_end: int = -1
     sums: list[int] = []
     merged: bool = False
+    markers: list[int] = []
 
 
 class ReplaceRequest(Message, frozen=True):

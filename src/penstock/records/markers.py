@@ -27,6 +27,8 @@ from penstock.records.batch import (
 _RECORD: Final = Struct(">bbbbbhhbhib")
 MARKER_BYTES: Final = HEADER_BYTES + _RECORD.size
 """The size of every marker's batch."""
+_TYPE_FROM_END: Final = 10
+"""The bytes of a marker from its type on: the value's length, the value, no headers."""
 _CHECKED: Final = Struct(">hiqqqhii")
 """The header's fields from the attributes on, which the CRC is over together with the record."""
 _ATTRIBUTES: Final = TRANSACTIONAL | CONTROL
@@ -78,6 +80,12 @@ def marker_batch(
         1,
     )
     return header + _record_bytes(commits)
+
+
+def is_abort(batch: Buffer) -> bool:
+    """Whether a marker says that its transaction was aborted."""
+    data = bytes(batch)
+    return data[-_TYPE_FROM_END : -_TYPE_FROM_END + 2] == b"\x00\x00"
 
 
 def marker_with_horizon(batch: Buffer, horizon_ms: int) -> memoryview:

@@ -78,6 +78,9 @@ class ReplacedPartition(Struct, frozen=True, array_like=True, kw_only=True):
     """The sum of each output run (`penstock.records.sums`), -1: unknown. Empty: of all of them."""
     merged: bool = False
     """Whether the outputs hold the inputs' records in fewer, larger batches (feature level 5)."""
+    markers: list[int] = []
+    """Offsets of markers of aborts, below `clean_end`, which the outputs no longer have: nothing of
+    their transactions is left (feature level 6)."""
 
 
 class ReplaceRuns(Command, frozen=True, tag="replace"):

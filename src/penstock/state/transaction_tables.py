@@ -295,6 +295,13 @@ class TransactionTables:
         """Rows of `aborted`."""
         self._executemany("INSERT INTO aborted VALUES (?, ?, ?, ?, ?)", rows)
 
+    def forget_aborted(self, key: int, markers: Sequence[int]) -> None:
+        """Delete rows of `aborted` of a partition by their markers."""
+        self._executemany(
+            "DELETE FROM aborted WHERE partition_key = ? AND marker_offset = ?",
+            [(key, marker) for marker in markers],
+        )
+
     def clear(self, row: Transaction) -> None:
         """Delete what is in a transaction."""
         self._partitions.pop(row.producer_id, None)

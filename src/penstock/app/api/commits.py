@@ -157,6 +157,7 @@ class _Commits:
                         clean_end=each.clean_end,
                         sums=each.sums,
                         merged=each.merged,
+                        markers=each.markers,
                     )
                     for index, each in enumerate(wanted.partitions)
                 ],

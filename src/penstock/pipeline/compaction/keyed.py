@@ -184,7 +184,11 @@ class _Cleaning:
             for chunk in self._chunks(region, skips=skips):
                 own = slice(int(begins[chunk.first]), int(begins[chunk.last]))
                 self._retain(chunk, alive[own][seen[own]], output)
-        return output.done(read_bytes=self._source.read_bytes, clean_end=self._end_offset)
+        return output.done(
+            read_bytes=self._source.read_bytes,
+            clean_end=self._end_offset,
+            markers=self._transactions.gone_aborts,
+        )
 
     def _alive(self, first: int, count: int) -> Uint8s:
         """Per dirty record from ordinal `first` on whether it isn't dead."""

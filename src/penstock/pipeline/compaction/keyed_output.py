@@ -45,8 +45,8 @@ class Output:
         if self._describer.length >= self._item.run_bytes_target:
             self._put(self._describer)
 
-    def done(self, *, read_bytes: int, clean_end: int) -> ItemDone:
-        """All that was put."""
+    def done(self, *, read_bytes: int, clean_end: int, markers: list[int]) -> ItemDone:
+        """All that was put. `markers`: of aborts, which are gone."""
         if self._describer is not None:
             self._put(self._describer)
         item = self._item
@@ -62,6 +62,7 @@ class Output:
                     outputs=self._rows,
                     clean_end=clean_end,
                     sums=self._sums,
+                    markers=markers,
                 )
             ],
             read_bytes=read_bytes,

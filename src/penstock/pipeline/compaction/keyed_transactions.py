@@ -26,7 +26,7 @@ from penstock.kernels.index import (
 from penstock.kernels.keys import KeyChunk, emptied
 from penstock.pipeline.ranges import AbortedBatches
 from penstock.records.batch import CONTROL, DELETE_HORIZON, TRANSACTIONAL
-from penstock.records.markers import marker_with_horizon
+from penstock.records.markers import is_abort, marker_with_horizon
 
 _GONE: Final = memoryview(b"")
 
@@ -47,6 +47,8 @@ class Transactions:
         self._horizon_ms = now_ms + delete_retention_ms
         self._met: set[int] = set()
         """Producers of whose present transaction the last pass has met a batch."""
+        self.gone_aborts: list[int] = []
+        """Offsets of markers of aborts that the last pass has left out."""
 
     def aborted_rows(self, rows: Int64s) -> list[int]:
         """Return the rows of an index whose batches are of aborted transactions."""
@@ -81,7 +83,10 @@ class Transactions:
                 continue
             elif rows[at, RECORD_COUNT] and rows[at, BASE_TIMESTAMP] > self._now_ms:
                 continue
-            found[at] = emptied(_batch(chunk.batches, rows, at)) if keep_empty[at] else _GONE
+            batch = _batch(chunk.batches, rows, at)
+            if rows[at, ATTRIBUTES] & CONTROL and rows[at, RECORD_COUNT] and is_abort(batch):
+                self.gone_aborts.append(int(rows[at, BASE_OFFSET]))
+            found[at] = emptied(batch) if keep_empty[at] else _GONE
         return found
 
 

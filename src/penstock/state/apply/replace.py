@@ -7,6 +7,7 @@ topic. What a partition has lost meanwhile can't come back by a job that read it
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Final
 
 from penstock.model.ids import PartitionKey
@@ -96,7 +97,8 @@ class _Replacing:
     def _replace(self, listed: ReplacedPartition) -> Refusal | None:
         tables = self._context.tables
         key = listed.partition_key
-        if not are_int64((key, listed.clean_end, *listed.inputs, *listed.outputs, *listed.sums)):
+        numbers = (listed.inputs, listed.outputs, listed.sums, listed.markers)
+        if not are_int64((key, listed.clean_end, *chain.from_iterable(numbers))):
             return Refusal.INVALID_REPLACEMENT
         partition = tables.partition(key)
         if partition is None:
@@ -109,6 +111,7 @@ class _Replacing:
             or outputs is None
             or len(sums) != len(outputs)
             or listed.clean_end > partition.next_offset
+            or max(listed.markers, default=-1) >= max(listed.clean_end, 0)
             or not _fits(inputs, outputs, self._command.objects)
             or _loses(inputs, outputs, below=max(listed.clean_end, partition.log_start))
         ):
@@ -131,6 +134,7 @@ class _Replacing:
             self._move(key, partition, inputs, after, cleaned=listed.clean_end >= 0)
         if listed.clean_end >= 0:
             tables.execute(_CLEAN, (key, listed.clean_end, self._context.time_ms))
+            tables.transactions.forget_aborted(key, listed.markers)
         return None
 
     def _sums(self, listed: ReplacedPartition) -> list[int | None]:

@@ -98,11 +98,13 @@ class TransactionQueries(StateConnection):
         )
 
     def is_abort_known(self, key: PartitionKey, marker_offset: int) -> bool:
-        """Whether the state has an abort, by its marker."""
+        """Whether the state has an abort, by its marker, or is of a later time: the marker's offset
+        was cleaned since, and the abort may be forgotten."""
         return bool(
             self._of_transactions(
-                "SELECT 1 FROM aborted WHERE partition_key = ? AND marker_offset = ?",
-                (key, marker_offset),
+                "SELECT 1 FROM aborted WHERE partition_key = :key AND marker_offset = :marker"
+                " UNION ALL SELECT 1 FROM clean WHERE partition_key = :key AND clean_end > :marker",
+                {"key": key, "marker": marker_offset},
             )
         )
 

@@ -24,7 +24,7 @@ from penstock.records.batch import (
 )
 from penstock.records.decode import Record, decode_batch
 from penstock.records.encode import encode_batch
-from penstock.records.markers import marker_batch, marker_with_horizon
+from penstock.records.markers import is_abort, marker_batch, marker_with_horizon
 from support.cleaned_partition import TOPIC_ID, CleanedPartition, MemoryStore
 from support.examples import examples
 
@@ -121,6 +121,15 @@ class Transactional:
             item, self.store, map_bytes=self.map_bytes, chunk_bytes=self.chunk_bytes
         )
         self.partition.replace(item, done)
+        at = iter(self.aborted)
+        (replaced,) = done.partitions
+        assert all(marker < replaced.clean_end for marker in replaced.markers)
+        self.aborted = [
+            number
+            for row in zip(at, at, at, strict=True)
+            if row[2] not in replaced.markers
+            for number in row
+        ]
         return True
 
     def batches(self) -> list[tuple[StoredHeader, memoryview]]:
@@ -148,12 +157,26 @@ class Transactional:
         )
 
     def read_committed(self) -> list[tuple[int, bytes, bytes | None]]:
-        """What a consumer of committed records reads."""
+        """What a consumer of committed records reads, which has the list of aborted transactions.
+
+        Source: Kafka's CompletedFetch.nextFetchedRecord.
+        """
+        at = iter(self.aborted)
+        listed = sorted((first, producer) for producer, first, _ in zip(at, at, at, strict=True))
+        skipped: set[int] = set()
         found = []
         for header, batch in self.batches():
-            if header.attributes & CONTROL or not header.record_count:
+            if header.base_offset >= self.last_stable:
+                break
+            while listed and listed[0][0] < header.end_offset:
+                skipped.add(listed.pop(0)[1])
+            if header.attributes & CONTROL:
+                if header.record_count and is_abort(batch):
+                    skipped.discard(header.producer_id)
                 continue
-            if header.base_offset >= self.last_stable or self.is_aborted(header):
+            if not header.record_count:
+                continue
+            if header.attributes & TRANSACTIONAL and header.producer_id in skipped:
                 continue
             for record in decode_batch(batch):
                 assert record.key is not None
@@ -218,6 +241,19 @@ def test_a_marker_goes_when_it_is_as_old_as_a_tombstone_must_be() -> None:
         log.write(-1, b"more", b"3")
         log.clean()
         assert log.markers() == []
+        assert log.aborted == []
+
+
+def test_what_a_producer_commits_after_an_abort_is_read_once_its_marker_is_gone() -> None:
+    log = written(commits=False)
+    for number in range(3):
+        log.now_ms += RETENTION_MS
+        log.write(-1, b"more", b"%d" % number)
+        log.clean()
+    assert log.markers() == []
+    offset = log.write(5, b"later", b"committed")
+    log.end(5, commits=True)
+    assert (offset, b"later", b"committed") in log.read_committed()
 
 
 def test_a_marker_stays_as_long_as_a_record_of_its_transaction() -> None:

@@ -108,3 +108,37 @@ def test_a_partition_whose_markers_are_rows_is_compacted_once_they_are_moved(
     wanted = Range(topic_id, 0, 0, 12)
     assert sum(len(page.aborted) // 4 for page in api.client.runs([wanted])) == 1
     assert not report(api, tmp_path / "data").findings
+
+
+def test_an_abort_is_forgotten_with_its_marker_and_fetches_go_on(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    """A reader that hears of the abort and meets no marker would take later records for aborted."""
+    configs = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0",
+        "delete.retention.ms": "0",
+    }
+    topic_id = api.create("t", configs=configs)
+    api.transaction("one", [("t", 0, b"k", b"aborted")], commits=False)
+    api.transaction("one", [("t", 0, b"l", b"good")], commits=True)
+    key = api._key("t", 0)
+    head = api.server.parts.view.head(key)
+    assert head is not None
+    for number in range(4):
+        api.produce("t", 0, count=1, value=b"%d" % number)
+        api.drain()
+        run(api, "t")
+    assert [h.base_offset for h in headers(api, topic_id) if h.attributes & CONTROL] == [3]
+    (page,) = api.client.runs([Range(topic_id, 0, 0, 8)])
+    assert page.aborted == []
+    assert committed(api, topic_id)[0] == (2, b"good")
+    # The head still names the abort: what a fetch waits for isn't its row.
+    assert head.last_aborted == 1
+    reader = api.log.reader
+
+    async def ask() -> object:
+        return reader.aborted(key, 0, 8, last_aborted=head.last_aborted)
+
+    assert api.on_loop(ask()) == []
+    assert not report(api, tmp_path / "data").findings
