@@ -16,7 +16,7 @@ from penstock.records.sums import epoch_seed, seed_within, topic_seed
 from penstock.replica.statements import insert_rows
 from penstock.state.answers import AnyAnswer, decode_answers, encode_answers
 from penstock.state.cluster_tables import ClusterTables
-from penstock.state.meta import LEADER_EPOCH, META_NAMES
+from penstock.state.meta import LEADER_EPOCH, META_NAMES, NEXT_PRODUCER_ID
 from penstock.state.rows import AgentStatus, GroupKind
 from penstock.state.schema import INTEGRITY_LEVEL, STORED_ENTRIES
 from penstock.state.sequences import ProducerState, pack_ranges, unpack_ranges
@@ -165,6 +165,12 @@ class Tables:
         value = self._meta.get(name, 0)
         assert isinstance(value, int)
         return value
+
+    def take_producer_ids(self, count: int) -> int:
+        """Take ids that were never given out; the first of them."""
+        first = self.meta_int(NEXT_PRODUCER_ID)
+        self.set_meta(NEXT_PRODUCER_ID, first + count)
+        return first
 
     def meta_text(self, name: str) -> str:
         """A text of `meta`; empty when it was never set."""

@@ -5,6 +5,7 @@ from typing import Final
 from penstock.state.answers import AnyAnswer, Done, OffsetsCommitted, Refusal, Refused
 from penstock.state.apply.context import ApplyContext
 from penstock.state.apply.shards import refuse_shard
+from penstock.state.command import OffsetWrite
 from penstock.state.commands import (
     MEMBERS_MAX,
     CommitOffsets,
@@ -15,6 +16,7 @@ from penstock.state.commands import (
 )
 from penstock.state.rows import GroupKind
 from penstock.state.schema import INTEGRITY_LEVEL
+from penstock.state.tables import Tables
 
 # An offset that an open transaction is about to replace doesn't expire, as in Kafka.
 _NOT_PENDING: Final = (
@@ -92,15 +94,9 @@ def commit_offsets(context: ApplyContext, command: CommitOffsets) -> AnyAnswer:
     if refusal is not None:
         return refusal
     tables = context.tables
-    codes: list[int] = []
-    stored = False
-    for write in command.offsets:
-        topic = tables.topics_by_id.get(write.topic_id)
-        if topic is None:
-            codes.append(Refusal.UNKNOWN_TOPIC)
-        elif not 0 <= write.partition < topic.partitions:
-            codes.append(Refusal.UNKNOWN_PARTITION)
-        else:
+    codes = [offset_code(tables, write) for write in command.offsets]
+    for write, code in zip(command.offsets, codes, strict=True):
+        if not code:
             tables.set_offset(
                 (command.group_id, write.topic_id, write.partition),
                 write.offset,
@@ -108,12 +104,18 @@ def commit_offsets(context: ApplyContext, command: CommitOffsets) -> AnyAnswer:
                 write.metadata,
                 context.time_ms,
             )
-            codes.append(0)
-            stored = True
-    if stored and not tables.group_exists(command.group_id):
+    if 0 in codes and not tables.group_exists(command.group_id):
         # A simple consumer's: no members, no protocol.
         tables.save_group(command.group_id, 0, "", context.time_ms, b"")
     return OffsetsCommitted(codes)
+
+
+def offset_code(tables: Tables, write: OffsetWrite) -> int:
+    """Say why an offset can't be stored, as a Refusal; 0: its partition exists."""
+    topic = tables.topics_by_id.get(write.topic_id)
+    if topic is None:
+        return Refusal.UNKNOWN_TOPIC
+    return 0 if 0 <= write.partition < topic.partitions else Refusal.UNKNOWN_PARTITION
 
 
 def delete_offsets(context: ApplyContext, command: DeleteOffsets) -> AnyAnswer:

@@ -32,7 +32,7 @@ from penstock.state.commands import (
     ExpireProducers,
     RunCommit,
 )
-from penstock.state.meta import LAST_WAL_GENERATION, NEXT_PRODUCER_ID
+from penstock.state.meta import LAST_WAL_GENERATION
 from penstock.state.numbers import INT64_MAX
 from penstock.state.pipeline_commands import WriteRun
 from penstock.state.rows import GENERATION_MASK
@@ -50,10 +50,8 @@ _END, _POSITION, _LENGTH, _NEWEST, _BATCHES, _SUM = 2, 4, 5, 6, 7, 8
 
 def allocate_producer_ids(context: ApplyContext, command: AllocateProducerIds) -> AnyAnswer:
     """A block of ids that were never given out."""
-    first = context.tables.meta_int(NEXT_PRODUCER_ID)
     count = max(0, command.count)
-    context.tables.set_meta(NEXT_PRODUCER_ID, first + count)
-    return ProducerIds(first, count)
+    return ProducerIds(context.tables.take_producer_ids(count), count)
 
 
 def expire_producers(context: ApplyContext, command: ExpireProducers) -> AnyAnswer:
@@ -154,25 +152,20 @@ def place_batches(
             if producer_id >= 0:
                 producer_key = (key, producer_id)
                 state = tables.producers.get(producer_key) or tables.producer(producer_key)
-                if state is None and epoch <= epoch_max:
-                    # Unknown to the partition: it may start anywhere, as in Kafka
-                    # (ProducerAppendInfo.checkSequence), since its state may have expired.
-                    state = tables.producers[producer_key] = ProducerState(epoch, [], time_ms)
-                elif state is None or epoch != state.epoch or sequence != state.next_sequence:
+                if state is None or epoch != state.epoch or sequence != state.next_sequence:
                     # No state has an epoch with bits above it: those of transactions come here.
-                    if epoch > epoch_max:
-                        state, status, value = _judge_transactional(
-                            context, producer_key, state, epoch, sequence, count, next_offset
-                        )
-                        epoch &= EPOCH_MAX
-                    else:
-                        assert state is not None
-                        status, value = judge(state, epoch, sequence, count)
+                    has_bits = epoch > epoch_max
+                    look = _judge_transactional if has_bits else _judge_plain
+                    state, status, value = look(
+                        context, producer_key, state, epoch, sequence, count, next_offset
+                    )
                     if status != _STORED:
                         answer += (status, value)
                         position += length
                         continue
                     assert state is not None
+                    if has_bits:
+                        epoch &= EPOCH_MAX
                 state.record(epoch, sequence, count, next_offset, time_ms)
                 tables.dirty_producers.add(producer_key)
             answer += (_STORED, next_offset)
@@ -205,6 +198,27 @@ def place_batches(
             partition.bytes_live += bytes_stored
             touched[key] = None
     return answers
+
+
+def _judge_plain(
+    context: ApplyContext,
+    producer_key: tuple[int, int],
+    state: ProducerState | None,
+    epoch: int,
+    sequence: int,
+    count: int,
+    next_offset: int,  # noqa: ARG001 - as `_judge_transactional`
+) -> tuple[ProducerState | None, int, int]:
+    """Decide what becomes of a batch of no transaction that isn't the next one of its producer.
+
+    Returns: its producer's state in the partition, and as `judge`.
+    """
+    if state is not None:
+        return (state, *judge(state, epoch, sequence, count))
+    # Unknown to the partition: it may start anywhere, as in Kafka (ProducerAppendInfo.
+    # checkSequence), since its state may have expired.
+    state = context.tables.producers[producer_key] = ProducerState(epoch, [], context.time_ms)
+    return state, _STORED, 0
 
 
 def _judge_transactional(

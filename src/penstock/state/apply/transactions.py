@@ -23,11 +23,11 @@ from penstock.state.answers import (
     TransactionSettled,
 )
 from penstock.state.apply.context import ApplyContext
+from penstock.state.apply.groups import offset_code
 from penstock.state.apply.shards import refuse_shard
 from penstock.state.changes import HeadMoved, MarkersWritten, OffsetsSettled, OpenMoved
-from penstock.state.command import OffsetWrite
 from penstock.state.commands import EPOCH_MAX
-from penstock.state.meta import CLUSTER_CONFIGS, NEXT_PRODUCER_ID
+from penstock.state.meta import CLUSTER_CONFIGS
 from penstock.state.numbers import INT32_MAX, is_number
 from penstock.state.tables import Tables
 from penstock.state.transaction_commands import (
@@ -65,7 +65,7 @@ def init_transaction(context: ApplyContext, command: InitTransaction) -> AnyAnsw
     if row is None:
         # Also for a producer that names an id and epoch: its row has expired, as in Kafka.
         row = Transaction(
-            producer_id=_new_producer_id(tables),
+            producer_id=tables.take_producer_ids(1),
             transactional_id=command.transactional_id,
             epoch=0,
             last_epoch=_NONE,
@@ -141,7 +141,7 @@ def commit_to_transaction(context: ApplyContext, command: CommitToTransaction) -
     refusal = _refuse_more(tables, len(command.offsets), "offsets")
     if refusal is not None:
         return refusal
-    codes = [_offset_code(tables, write) for write in command.offsets]
+    codes = [offset_code(tables, write) for write in command.offsets]
     stored = [write for write, code in zip(command.offsets, codes, strict=True) if not code]
     new = tables.transactions.new_offset_count(row.producer_id, command.group_id, stored)
     refusal = _refuse_more(tables, row.added + len(groups), "partitions and groups")
@@ -421,7 +421,7 @@ def _with_next_epoch(tables: Tables, row: Transaction, *, last_epoch: int) -> Tr
     tables.transactions.remove(row)
     return replace(
         row,
-        producer_id=_new_producer_id(tables),
+        producer_id=tables.take_producer_ids(1),
         epoch=0,
         last_epoch=last_epoch,
         last_producer_id=row.producer_id,
@@ -431,19 +431,6 @@ def _with_next_epoch(tables: Tables, row: Transaction, *, last_epoch: int) -> Tr
 def _epoch_above(row: Transaction) -> int:
     """The epoch of markers that fence the transaction's own."""
     return min(row.epoch + 1, EPOCH_MAX)
-
-
-def _new_producer_id(tables: Tables) -> int:
-    first = tables.meta_int(NEXT_PRODUCER_ID)
-    tables.set_meta(NEXT_PRODUCER_ID, first + 1)
-    return first
-
-
-def _offset_code(tables: Tables, write: OffsetWrite) -> int:
-    topic = tables.topics_by_id.get(write.topic_id)
-    if topic is None:
-        return Refusal.UNKNOWN_TOPIC
-    return 0 if 0 <= write.partition < topic.partitions else Refusal.UNKNOWN_PARTITION
 
 
 def _partitions_max(tables: Tables) -> int:
