@@ -206,7 +206,7 @@ def test_names_that_collide_in_metrics_are_refused(
 def test_bad_sizes_and_configs_are_refused(bootstrap: str, name: Callable[[str], str]) -> None:
     """Partition counts, replication factors and configs that can't be."""
     assert create_error(bootstrap, name("bad"), 0) in ("INVALID_PARTITIONS", "_INVALID_ARG")
-    assert create_error(bootstrap, name("bad"), replication_factor=3) == (
+    assert create_error(bootstrap, name("bad"), replication_factor=17) == (
         "INVALID_REPLICATION_FACTOR"
     )
     unknown = {"no.such.config": "1"}

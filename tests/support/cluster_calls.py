@@ -70,6 +70,7 @@ async def fetch(
     offset: int,
     *,
     name: str = "flights",
+    number: int = 0,
     rack: str = "",
     wait_ms: int = 0,
     client_id: str = "client",
@@ -77,7 +78,7 @@ async def fetch(
     session: tuple[int, int] = (0, -1),
 ) -> Any:
     fields: dict[str, Any] = {
-        "partition": 0,
+        "partition": number,
         "current_leader_epoch": -1,
         "fetch_offset": offset,
         "last_fetched_epoch": -1,
@@ -105,13 +106,13 @@ async def fetch(
     return one
 
 
-async def zoned(world: World) -> list[ClusterAgent]:
+async def zoned(world: World, *, level_max: int = 2) -> list[ClusterAgent]:
     agents = [
-        await world.agent(number, zone=zone)
+        await world.agent(number, zone=zone, level_max=level_max)
         for number, zone in ((1, "a"), (2, "a"), (3, "b"), (4, ""))
     ]
     await until(lambda: all(len(agent.view.agents()) == 4 for agent in agents))
-    await until(lambda: agents[0].view.feature_level == 2)
+    await until(lambda: agents[0].view.feature_level == level_max)
     await agents[0].topic("flights", 60)
     await asyncio.sleep(5)
     return agents

@@ -1,18 +1,19 @@
 """Metadata's answers, by struct: about each topic, with what a request's version has.
 
 Where one broker leads them all, every partition of a count looks the same but for its index, so the
-bytes are cached by (version, partition count).
+bytes are cached by (version, partition count, replicas).
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import CHEAP
 from penstock.kafka.replies import PIECE_BYTES, PIECE_ITEMS, Piece, PiecedReply, Reply
+from penstock.kafka.shown_replicas import in_sync_min, replica_count, replicas_of
 from penstock.kafka.wire.decode import STEP_ITEMS
 from penstock.kafka.wire.primitives import (
     INT16,
@@ -20,11 +21,13 @@ from penstock.kafka.wire.primitives import (
     NO_TAGS,
     count_bytes,
     string_bytes,
-    uvarint,
 )
 from penstock.model.steps import Steps
-from penstock.placement.leaders import Leaders
+from penstock.placement.replicas import ReplicaIds, in_sync
 from penstock.placement.zones import zone_of
+
+if TYPE_CHECKING:
+    from penstock.state.read.view import Topic
 
 FLEXIBLE_FROM: Final = 9
 LOOKUP_BY_ID_FROM: Final = 12
@@ -41,11 +44,26 @@ class TopicAnswer:
     name: str | None
     topic_id: bytes
     partitions: int
+    replicas: int = 0
+    """How many a partition shows."""
+    in_sync_min: int = 1
 
 
-def leaders_of(context: RequestContext) -> Leaders:
-    """Return the leaders of partitions that the client is shown."""
-    return context.broker.nodes.leaders(zone_of(context.client_id))
+def known_answer(context: RequestContext, topic: "Topic") -> TopicAnswer:
+    """Return the answer about a topic that there is."""
+    return TopicAnswer(
+        ErrorCode.NONE,
+        topic.name,
+        topic.topic_id,
+        topic.partitions,
+        replica_count(context, topic),
+        in_sync_min(topic, context.broker.view),
+    )
+
+
+def row_bytes(version: int, answer: TopicAnswer) -> int:
+    """Return the bytes of one partition."""
+    return 6 + len(_row_end((0,) * answer.replicas, answer.in_sync_min, version, 0))
 
 
 class TopicsWriter:
@@ -55,12 +73,11 @@ class TopicsWriter:
     def __init__(self, context: RequestContext) -> None:
         self._version = version = context.api_version
         self._leader_epoch = context.broker.epoch
-        self._leaders = leaders_of(context)
+        self._replicas = replicas_of(context)
         self._flexible = version >= FLEXIBLE_FROM
         self._internal = b"\0" if version >= 1 else b""
         self._tail = OPERATIONS_UNKNOWN if version >= 8 else b""
         self._tail += NO_TAGS if self._flexible else b""
-        self._row_bytes = 6 + len(_row_end(0, version, 0))
 
     def whole(self, answers: Sequence[TopicAnswer]) -> Steps[bytes]:
         """The array of topics."""
@@ -80,7 +97,8 @@ class TopicsWriter:
         for number, answer in enumerate(answers, 1):
             found += sum(map(len, self._head(answer))) + len(self._tail)
             found += len(count_bytes(answer.partitions, flexible=self._flexible))
-            found += answer.partitions * self._row_bytes
+            if answer.partitions:
+                found += answer.partitions * row_bytes(self._version, answer)
             if not number % STEP_ITEMS:
                 yield STEP_ITEMS
         return found
@@ -111,13 +129,15 @@ class TopicsWriter:
 
     def _topic(self, answer: TopicAnswer) -> list[bytes]:
         parts = self._head(answer)
-        sole = self._leaders.sole
-        version, epoch = self._version, self._leader_epoch
-        if sole is not None or not answer.partitions:
-            parts.append(encode_partitions(answer.partitions, version, sole or 0, epoch))
+        version, epoch, least = self._version, self._leader_epoch, answer.in_sync_min
+        if not answer.partitions:
+            parts.append(count_bytes(0, flexible=self._flexible))
+        elif (sole := self._replicas.sole) is not None:
+            shown = (sole,) * answer.replicas
+            parts.append(encode_partitions(answer.partitions, version, shown, least, epoch))
         else:
-            led_by = self._leaders.of_topic(answer.topic_id, 0, answer.partitions)
-            parts.append(_encode_led(led_by, version, epoch))
+            rows = self._replicas.of_topic(answer.topic_id, 0, answer.partitions, answer.replicas)
+            parts.append(_encode_rows(rows, version, least, epoch))
         parts.append(self._tail)
         return parts
 
@@ -187,31 +207,37 @@ def _around(context: RequestContext) -> tuple[bytes, bytes]:
 
 
 @lru_cache(maxsize=64)
-def encode_partitions(count: int, version: int, node_id: int, leader_epoch: int) -> bytes:
-    """The array of a topic's partitions, all led by `node_id`."""
-    return _encode_led((node_id,) * count, version, leader_epoch)
+def encode_partitions(
+    count: int, version: int, replicas: ReplicaIds, in_sync_min: int, leader_epoch: int
+) -> bytes:
+    """The array of a topic's partitions, all with the same replicas."""
+    return _encode_rows((replicas,) * count, version, in_sync_min, leader_epoch)
 
 
-def _encode_led(led_by: Sequence[int], version: int, leader_epoch: int) -> bytes:
-    """The array of a topic's partitions, by their leaders."""
-    flexible = version >= FLEXIBLE_FROM
-    ends = {leader: _row_end(leader, version, leader_epoch) for leader in set(led_by)}
-    parts = [uvarint(len(led_by) + 1) if flexible else INT32.pack(len(led_by))]
-    parts.extend(b"\0\0" + INT32.pack(index) + ends[leader] for index, leader in enumerate(led_by))
+def _encode_rows(
+    rows: Sequence[ReplicaIds], version: int, in_sync_min: int, leader_epoch: int
+) -> bytes:
+    """The array of a topic's partitions, by their replicas."""
+    ends = {shown: _row_end(shown, in_sync_min, version, leader_epoch) for shown in set(rows)}
+    parts = [count_bytes(len(rows), flexible=version >= FLEXIBLE_FROM)]
+    parts.extend(b"\0\0" + INT32.pack(index) + ends[shown] for index, shown in enumerate(rows))
     return b"".join(parts)
 
 
-def _row_end(node_id: int, version: int, leader_epoch: int) -> bytes:
-    """Encode the fields after a partition's index. The leader is the only replica that is shown."""
+@lru_cache(maxsize=8192)
+def _row_end(replicas: ReplicaIds, in_sync_min: int, version: int, leader_epoch: int) -> bytes:
+    """Encode the fields after a partition's index. The first replica leads."""
     flexible = version >= FLEXIBLE_FROM
-    node = INT32.pack(node_id)
-    alone = count_bytes(1, flexible=flexible) + node
     rest = [
-        node,
+        INT32.pack(replicas[0]),
         INT32.pack(leader_epoch) if version >= 7 else b"",
-        alone,
-        alone,
+        _ids(replicas, flexible=flexible),
+        _ids(in_sync(replicas, in_sync_min), flexible=flexible),
         count_bytes(0, flexible=flexible) if version >= 5 else b"",
         NO_TAGS if flexible else b"",
     ]
     return b"".join(rest)
+
+
+def _ids(nodes: ReplicaIds, *, flexible: bool) -> bytes:
+    return count_bytes(len(nodes), flexible=flexible) + b"".join(map(INT32.pack, nodes))

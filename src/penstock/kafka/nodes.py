@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.placement.leaders import Leaders
 from penstock.placement.rendezvous import owner_of
+from penstock.placement.replicas import Replicas
 from penstock.placement.zones import ZONE_LABEL, Place, candidates
 from penstock.state.rows import Agent, AgentStatus
 
@@ -35,6 +36,10 @@ class Nodes(Protocol):
 
     def leaders(self, zone: str) -> Leaders:
         """Return the leaders of partitions for clients of a zone ("": of none)."""
+        ...
+
+    def replicas(self, zone: str) -> Replicas:
+        """Return the replicas of partitions, as clients of a zone are shown them."""
         ...
 
     def controller(self, zone: str) -> int:
@@ -74,6 +79,7 @@ class OneNode:
         self._node_id = node_id
         self._itself = itself
         self._leaders = Leaders((node_id,))
+        self._replicas = Replicas(self._leaders, {"": self._leaders})
 
     def all(self) -> Sequence[Node]:
         """See `Nodes`."""
@@ -82,6 +88,10 @@ class OneNode:
     def leaders(self, zone: str) -> Leaders:  # noqa: ARG002 - the port's
         """See `Nodes`."""
         return self._leaders
+
+    def replicas(self, zone: str) -> Replicas:  # noqa: ARG002 - the port's
+        """See `Nodes`."""
+        return self._replicas
 
     def controller(self, zone: str) -> int:  # noqa: ARG002 - the port's
         """See `Nodes`."""
@@ -147,6 +157,8 @@ class ClusterNodes:
         self._nodes: dict[int, Node] = {}
         self._places: list[Place] = []
         self._leaders: dict[str, Leaders] = {}
+        # Found by the candidates of their leaders.
+        self._replicas: dict[tuple[int, ...], Replicas] = {}
         self._zone = ""
         self._zones: set[str] = set()
         self._is_leaving = False
@@ -166,6 +178,24 @@ class ClusterNodes:
             # Zones come from clients, so what is kept of them is bounded.
             if any(place.zone == zone for place in self._places) or not zone:
                 self._leaders[zone] = known
+        return known
+
+    def replicas(self, zone: str) -> Replicas:
+        """See `Nodes`."""
+        near = self.leaders(zone)
+        known = self._replicas.get(near.candidates)
+        if known is None:
+            zones = {
+                found: Leaders(
+                    [
+                        place.agent
+                        for place in self._places
+                        if place.zone == found and not place.draining
+                    ]
+                )
+                for found in self._zones
+            }
+            known = self._replicas[near.candidates] = Replicas(near, zones)
         return known
 
     def controller(self, zone: str) -> int:
@@ -233,6 +263,7 @@ class ClusterNodes:
             and any(not place.draining for place in self._places)
         )
         self._leaders.clear()
+        self._replicas.clear()
 
 
 def _node(agent: Agent) -> Node:

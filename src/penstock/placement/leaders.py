@@ -19,7 +19,7 @@ _ROW: Final = struct.Struct(f">{SLOTS}Q")
 class Leaders:
     """Partitions' leaders among fixed candidates."""
 
-    __slots__ = ("_slots", "candidates")
+    __slots__ = ("candidates", "slots")
 
     def __init__(self, candidates: Sequence[int]) -> None:
         """
@@ -27,7 +27,8 @@ class Leaders:
             candidates: agent ids, at least one.
         """
         self.candidates = tuple(sorted(candidates))
-        self._slots = _slots(self.candidates)
+        self.slots = _slots(self.candidates)
+        """The leader of each slot."""
 
     @property
     def sole(self) -> int | None:
@@ -36,15 +37,16 @@ class Leaders:
 
     def leader(self, topic_id: bytes, partition: int) -> int:
         """One partition's."""
-        return self._slots[(_first_slot(topic_id) + partition) % SLOTS]
+        return self.slots[(first_slot(topic_id) + partition) % SLOTS]
 
     def of_topic(self, topic_id: bytes, start: int, end: int) -> tuple[int, ...]:
         """Return the leaders of partitions [start, end), in their order."""
-        slots, first = self._slots, _first_slot(topic_id)
+        slots, first = self.slots, first_slot(topic_id)
         return tuple(slots[(first + number) % SLOTS] for number in range(start, end))
 
 
-def _first_slot(topic_id: bytes) -> int:
+def first_slot(topic_id: bytes) -> int:
+    """Return the slot of a topic's partition 0; the next partition is in the next slot."""
     # Topic ids are random, so their bytes are as good as a hash of them; not the first ones,
     # which don't begin with every value.
     return int.from_bytes(topic_id[-4:], "big")

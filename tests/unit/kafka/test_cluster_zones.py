@@ -10,7 +10,8 @@ import pytest
 
 from penstock.kafka.errors import ErrorCode
 from penstock.state.cluster_tables import group_shard
-from support.cluster_calls import create, leaders, list_offsets, metadata, zoned
+from penstock.state.schema import FEATURE_LEVEL_MAX
+from support.cluster_calls import create, fetch, leaders, list_offsets, metadata, zoned
 from support.cluster_face import World
 from support.group_client import GroupClient
 from support.waiting import until
@@ -105,7 +106,8 @@ async def test_sizes_of_partitions_are_told_once_in_the_whole_cluster(world: Wor
     ("changes", "error"),
     [
         ({"replication_factor": 4}, ErrorCode.NONE),
-        ({"replication_factor": 5}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        ({"replication_factor": 16}, ErrorCode.NONE),
+        ({"replication_factor": 17}, ErrorCode.INVALID_REPLICATION_FACTOR),
         ({"replication_factor": 0}, ErrorCode.INVALID_REPLICATION_FACTOR),
         ({"brokers": (3,)}, ErrorCode.NONE),
         ({"brokers": (3, 4)}, ErrorCode.NONE),
@@ -113,7 +115,7 @@ async def test_sizes_of_partitions_are_told_once_in_the_whole_cluster(world: Wor
         ({"brokers": (3, 3)}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
-async def test_topics_may_ask_for_as_many_replicas_as_there_are_brokers(
+async def test_topics_may_ask_for_some_replicas_whatever_the_number_of_brokers(
     world: World, changes: dict[str, Any], error: ErrorCode
 ) -> None:
     agents = await zoned(world)
@@ -129,6 +131,67 @@ async def test_topics_may_ask_for_as_many_replicas_as_there_are_brokers(
         )
         fields = {"num_partitions": -1, "replication_factor": -1, "assignments": (assignment,)}
     assert await create(agents[1], "new", **fields) == error
+
+
+@pytest.mark.parametrize("factor", [-1, 1, 2, 3, 6])
+async def test_replicas_are_the_same_wherever_a_client_asks(world: World, factor: int) -> None:
+    agents = await zoned(world, level_max=FEATURE_LEVEL_MAX)
+    assert await create(agents[0], "new", num_partitions=40, replication_factor=factor) == 0
+    await asyncio.sleep(1)
+    count = 3 if factor == -1 else factor
+    for client_id in ("app", "penstock_zone=a", "penstock_zone=b"):
+        answer = await metadata(agents[1], "new", client_id=client_id)
+        rows = [tuple(one.replica_nodes) for one in answer.topics[0].partitions]
+        assert {len(row) for row in rows} == {count}
+        for one in answer.topics[0].partitions:
+            assert one.leader_id == one.replica_nodes[0]
+            assert one.isr_nodes == one.replica_nodes
+            assert len(set(one.replica_nodes)) == min(count, 4)
+        page = await agents[2].call(
+            "describe_topic_partitions",
+            0,
+            client_id=client_id,
+            topics=(agents[2].part("describe_topic_partitions", 0, "TopicRequest", name="new"),),
+            response_partition_limit=100,
+            cursor=None,
+        )
+        assert [tuple(one.replica_nodes) for one in page.topics[0].partitions] == rows
+        # A fetch sends clients to an agent of their zone where Metadata names one.
+        for number, row in enumerate(rows[:10]):
+            near = row[0] if client_id == "penstock_zone=a" else 3
+            sent = await fetch(
+                agents[3], 0, name="new", number=number, rack="b", client_id=client_id
+            )
+            assert sent.preferred_read_replica == (near if near in row else -1), row
+    configs = await agents[0].call(
+        "describe_configs",
+        2,
+        resources=(
+            agents[0].part(
+                "describe_configs",
+                2,
+                "DescribeConfigsResource",
+                resource_type=4,
+                resource_name="1",
+                configuration_keys=("default.replication.factor",),
+            ),
+        ),
+        include_synonyms=False,
+    )
+    (default,) = configs.results[0].configs
+    assert default.value == "3"
+
+
+async def test_a_topic_that_wants_more_in_sync_replicas_looks_healthy(world: World) -> None:
+    agents = await zoned(world, level_max=FEATURE_LEVEL_MAX)
+    config = agents[0].part(
+        "create_topics", 4, "CreatableTopicConfig", name="min.insync.replicas", value="2"
+    )
+    assert await create(agents[0], "safe", configs=(config,)) == 0
+    await asyncio.sleep(1)
+    answer = await metadata(agents[1], "safe")
+    for one in answer.topics[0].partitions:
+        assert tuple(one.isr_nodes) == tuple(one.replica_nodes) * 2
 
 
 async def test_a_coordinator_is_named_once_there_is_one(world: World) -> None:

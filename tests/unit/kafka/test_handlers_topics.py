@@ -13,7 +13,6 @@ from penstock.kafka import metadata_answers
 from penstock.kafka.admin import commit as admin
 from penstock.kafka.admin.topic_plan import new_topic_id
 from penstock.kafka.context import RequestContext
-from penstock.kafka.handlers import metadata as handler
 from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.settings import KafkaSettings
 from penstock.kafka.topic_room import Creations
@@ -21,6 +20,7 @@ from penstock.model.errors import FencedError, OverloadedError
 from penstock.model.steps import at_once
 from penstock.model.topic_names import name_problem
 from penstock.placement.leaders import Leaders
+from penstock.placement.replicas import Replicas
 from penstock.state.commands import DeleteTopic
 
 TIMEOUT = timedelta(seconds=5)
@@ -180,10 +180,11 @@ def test_metadata_of_a_partition_costs_few_calls(
 ) -> None:
     for number in range(500):
         add_topic(f"topic-{number}", 10)
-    broker.nodes._leaders = Leaders(leaders)
+    near = Leaders(leaders)
+    broker.nodes._replicas = Replicas(near, {"": near})
     nothing: Any = None
     context = RequestContext(3, 12, 1, "test", "127.0.0.1", broker, nothing)
-    topics = [handler._known(topic) for topic in broker.view.topics()]
+    topics = [metadata_answers.known_answer(context, topic) for topic in broker.view.topics()]
     metadata_answers.encode_partitions.cache_clear()
     calls = 0
 
@@ -320,7 +321,7 @@ REFUSED = {
     "bad name": ({"name": "a b"}, 17),
     "collides": ({"name": "coll_ides"}, 17),
     "no partitions": ({"name": "x", "num_partitions": 0}, 37),
-    "replication factor 3": ({"name": "x", "replication_factor": 3}, 38),
+    "replication factor 17": ({"name": "x", "replication_factor": 17}, 38),
     "replication factor 0": ({"name": "x", "replication_factor": 0}, 38),
     "unknown config": ({"name": "x", "configs": [("no.such", "1")]}, 40),
     "bad config": ({"name": "x", "configs": [("retention.ms", "soon")]}, 40),

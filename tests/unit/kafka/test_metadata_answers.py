@@ -10,13 +10,17 @@ from penstock.kafka.metadata_answers import TopicAnswer, TopicsWriter, slices
 from penstock.kafka.replies import PIECE_BYTES
 from penstock.model.steps import at_once
 from penstock.placement.leaders import Leaders
+from penstock.placement.replicas import Replicas
 
 ANSWERS = [
-    TopicAnswer(ErrorCode.NONE, "one", b"1" * 16, 1),
+    TopicAnswer(ErrorCode.NONE, "one", b"1" * 16, 1, replicas=1),
     TopicAnswer(ErrorCode.UNKNOWN_TOPIC_ID, None, b"2" * 16, 0),
     TopicAnswer(ErrorCode.INVALID_TOPIC_EXCEPTION, "ä" * 200, b"\0" * 16, 0),
-    TopicAnswer(ErrorCode.NONE, "large", b"3" * 16, 9_000),
-    *(TopicAnswer(ErrorCode.NONE, f"t{n}", n.to_bytes(16, "big"), n % 200) for n in range(700)),
+    TopicAnswer(ErrorCode.NONE, "large", b"3" * 16, 9_000, replicas=16, in_sync_min=9),
+    *(
+        TopicAnswer(ErrorCode.NONE, f"t{n}", n.to_bytes(16, "big"), n % 200, 1 + n % 4, 1 + n % 5)
+        for n in range(700)
+    ),
 ]
 
 
@@ -25,7 +29,7 @@ ANSWERS = [
 def test_pieces_and_length_are_those_of_the_whole(
     broker: Any, version: int, leaders: tuple[int, ...]
 ) -> None:
-    broker.nodes._leaders = Leaders(leaders)
+    lead(broker, leaders)
     nothing: Any = None
     context = RequestContext(3, version, 1, "test", "127.0.0.1", broker, nothing)
     for answers in (ANSWERS, ANSWERS[:1], []):
@@ -35,9 +39,14 @@ def test_pieces_and_length_are_those_of_the_whole(
         pieces = (bytes(piece) for piece, _ in writer.pieces(answers))
         first = next(pieces)
         # Later pieces agree with those before, whoever leads by then.
-        broker.nodes._leaders = Leaders((1, 2, 3))
+        lead(broker, (1, 2, 3))
         assert first + b"".join(pieces) == whole
-        broker.nodes._leaders = Leaders(leaders)
+        lead(broker, leaders)
+
+
+def lead(broker: Any, agents: tuple[int, ...]) -> None:
+    near = Leaders(agents)
+    broker.nodes._replicas = Replicas(near, {"": near})
 
 
 def test_slices_are_all_of_it() -> None:

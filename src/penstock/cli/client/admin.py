@@ -72,10 +72,20 @@ class Admin:
         self._timeout_s = timeout_s
         self._log = log
 
-    def create_topic(self, name: str, *, partitions: int, configs: Mapping[str, str]) -> None:
-        """Create a topic; `partitions` may be DEFAULT_COUNT."""
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int,
+        configs: Mapping[str, str],
+        replication_factor: int = DEFAULT_COUNT,
+    ) -> None:
+        """Create a topic; both numbers may be DEFAULT_COUNT."""
         topic = self._kafka.admin.NewTopic(
-            name, num_partitions=partitions, replication_factor=DEFAULT_COUNT, config=dict(configs)
+            name,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            config=dict(configs),
         )
         self._ask("create topic", name, self._client.create_topics, [topic])
 

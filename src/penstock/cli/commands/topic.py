@@ -25,6 +25,11 @@ def command() -> None:
     type=click.IntRange(min=1),
     help="Number of partitions; without it, the server's default.",
 )
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(min=1),
+    help="Number of replicas that clients are shown; without it, one for each zone.",
+)
 @click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists.")
 @server_option
@@ -32,6 +37,7 @@ def command() -> None:
 def create(
     name: str,
     partitions: int | None,
+    replication_factor: int | None,
     configs: tuple[str, ...],
     if_not_exists: bool,
     server: str,
@@ -41,7 +47,12 @@ def create(
     values = parse_pairs(configs, option="--config")
     with connect(server, timeout_s) as client:
         try:
-            client.admin.create_topic(name, partitions=partitions or DEFAULT_COUNT, configs=values)
+            client.admin.create_topic(
+                name,
+                partitions=partitions or DEFAULT_COUNT,
+                configs=values,
+                replication_factor=replication_factor or DEFAULT_COUNT,
+            )
         except RefusedError as error:
             if if_not_exists and error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
                 click.echo(f"{name} already exists")

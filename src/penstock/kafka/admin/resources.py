@@ -194,9 +194,9 @@ def _fixed_entries(broker: Broker) -> list[ConfigEntry]:
         ),
         (
             "default.replication.factor",
-            "1",
+            str(broker.nodes.replicas("").count(0)),
             ConfigType.INT,
-            "Always 1: durability is the storage's.",
+            "Replicas of a topic that asks for none: one for each zone. The storage is durable.",
         ),
         ("delete.topic.enable", "true", ConfigType.BOOLEAN, "Topics can be deleted."),
         ("log.dirs", settings.log_dir, ConfigType.LIST, "The data directory."),

@@ -1,9 +1,10 @@
 """A plan creates a topic or adds partitions: it has the checks that Kafka makes, and the ids.
 
 Penstock keeps its bytes once, in a WAL and then in an object store, which is responsible for their
-durability. Clients see one replica of each partition, on a broker near to them. So a replication
-factor is accepted without effect, as long as Kafka would accept it with that many brokers (else
-INVALID_REPLICATION_FACTOR); brokers that are assigned by hand must exist. Pure.
+durability. A replication factor says how many replicas clients are shown
+(`penstock.placement.replicas`), so it is accepted on a single broker, too, up to REPLICAS_MAX or
+the number of brokers (else INVALID_REPLICATION_FACTOR). Brokers that are assigned by hand must
+exist, and are as good as their number. Pure.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,12 +15,11 @@ from penstock.kafka.outcomes import ItemError
 from penstock.model.errors import InvalidRequestError
 from penstock.model.topic_configs import validate
 from penstock.model.topic_names import name_problem
+from penstock.placement.replicas import REPLICAS_MAX
 from penstock.ports.random import Random
 
 DEFAULT: Final = -1
 """A request has this in place of a partition count or a replication factor to get the default."""
-REPLICATION_FACTOR: Final = 1
-
 _RESERVED: Final = (bytes(16), bytes(15) + b"\x01")
 """Kafka's zero id ("none") and the id of its metadata topic."""
 
@@ -58,7 +58,7 @@ def check_new_name(name: str, similar: str | None) -> None:
         )
 
 
-def partition_count(
+def counts(
     asked: int,
     replication_factor: int,
     assignments: Mapping[int, Sequence[int]],
@@ -66,8 +66,9 @@ def partition_count(
     node_ids: set[int],
     default: int,
     limit: int,
-) -> int:
-    """Return the number of partitions of a new topic.
+) -> tuple[int, int]:
+    """Return the number of partitions of a new topic, and its replication factor; 0: none was
+    asked for.
 
     Args:
         asked: the request's number; -1: the default, or there are assignments.
@@ -90,22 +91,23 @@ def partition_count(
                 "the assigned partitions must be numbered from 0 without a gap",
             )
         check_assignments(list(assignments.values()), node_ids=node_ids)
-        count = len(assignments)
+        count, factor = len(assignments), len(assignments[0])
     else:
-        if replication_factor != DEFAULT and not 1 <= replication_factor <= len(node_ids):
-            brokers = "is 1 broker" if len(node_ids) == 1 else f"are {len(node_ids)} brokers"
+        most = max(REPLICAS_MAX, len(node_ids))
+        if replication_factor != DEFAULT and not 1 <= replication_factor <= most:
             raise ItemError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"the replication factor is {replication_factor}, there {brokers}: ask for 1 "
-                "or -1 (durability is the storage's, not the replicas')",
+                f"the replication factor is {replication_factor}: ask for 1 to {most}, or -1 "
+                "(durability is the storage's, not the replicas')",
             )
+        factor = 0 if replication_factor == DEFAULT else replication_factor
         count = default if asked == DEFAULT else asked
     if not 1 <= count <= limit:
         raise ItemError(
             ErrorCode.INVALID_PARTITIONS,
             f"{count} partitions asked for, 1 to {limit} allowed (topic_partitions_max)",
         )
-    return count
+    return count, factor
 
 
 def check_assignments(assignments: Sequence[Sequence[int]], *, node_ids: set[int]) -> None:

@@ -120,8 +120,7 @@ class LongFetch(FetchWork):
                     or self._connection.is_asked_more
                 )
                 leaders = self._nearer_leaders()
-                if leaders is not None:
-                    await self._find_nearer_in_turns(leaders)
+                if leaders is not None and await self._find_nearer_in_turns(leaders):
                     return await broker.turns.run(self._answer_steps())
                 while True:
                     length, missing, failed = await self._collect_in_turns()
@@ -182,13 +181,15 @@ class LongFetch(FetchWork):
                 await turns.wait()
         return length, missing, failed
 
-    async def _find_nearer_in_turns(self, leaders: Leaders) -> None:
+    async def _find_nearer_in_turns(self, leaders: Leaders) -> bool:
+        """Find the agents that the client should ask; whether there is one."""
         turns, wanted = self._context.broker.turns, self._wanted
         self._forget_found()
         for start in range(0, len(wanted), FOUND_AT_ONCE):
             self._targets += self._find_nearer(wanted[start : start + FOUND_AT_ONCE], leaders)
             if turns.spend(FOUND_AT_ONCE):
                 await turns.wait()
+        return any(target.data.preferred_read_replica >= 0 for target in self._targets)
 
     async def _loaded(self, load: asyncio.Task[None]) -> BaseException | None:
         """Wait for a load; an error that fails what has nothing else to give."""

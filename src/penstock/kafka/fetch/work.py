@@ -19,6 +19,7 @@ from penstock.kafka.fetch.damaged_batch import damaged_batch, wants_damaged_batc
 from penstock.kafka.fetch.targets import Target, find_targets
 from penstock.kafka.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, FetchSessions
 from penstock.kafka.replies import JOIN_BYTES_MAX, Reply
+from penstock.kafka.shown_replicas import replicas_of
 from penstock.kafka.wire.fetch_codec import (
     ITEM_COST,
     STEP_ITEMS,
@@ -117,7 +118,8 @@ class FetchWork:
         return self._certainty.doubted and not self._certainty.away
 
     def _nearer_leaders(self) -> Leaders | None:
-        """The agents of the client's zone that it should ask, if this one isn't in it."""
+        """The agents of the client's zone that it should ask where they are replicas, if this one
+        isn't in the zone."""
         context = self._context
         if context.broker.cluster is None:
             return None
@@ -128,8 +130,9 @@ class FetchWork:
         return nodes.leaders(zone)
 
     def _find_nearer(self, wanted: Sequence[FetchPartition], leaders: Leaders) -> list[Target]:
-        """Partitions, each with the agent that the client should ask for it."""
-        view = self._view
+        """Partitions, each with the agent that the client should ask for it, if Metadata shows it
+        that agent as a replica."""
+        view, replicas = self._view, replicas_of(self._context)
         targets = find_targets(wanted, view, self._certainty, version=self._version)
         for target in targets:
             data = target.data
@@ -139,7 +142,10 @@ class FetchWork:
                 # The agent that it is sent to with the others will know.
                 data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             else:
-                data.preferred_read_replica = leaders.leader(topic.topic_id, data.partition)
+                near = leaders.leader(topic.topic_id, data.partition)
+                count = replicas.count(topic.replication_factor)
+                if replicas.shows(topic.topic_id, data.partition, count, near):
+                    data.preferred_read_replica = near
         return targets
 
     # -- collecting ------------------------------------------------------------------------------

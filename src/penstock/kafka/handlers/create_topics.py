@@ -1,7 +1,6 @@
 """CreateTopics 2 to 7: all topics of a request in one commit; an outcome for each.
 
-Ids are random UUIDs. A replication factor above the number of brokers is refused, as by Kafka; see
-`topic_plan`.
+Ids are random UUIDs. A replication factor is kept, and shown by Metadata; see `topic_plan`.
 """
 
 import uuid
@@ -17,22 +16,23 @@ from penstock.kafka.admin.commit import commit
 from penstock.kafka.admin.resources import topic_entries
 from penstock.kafka.admin.topic_plan import (
     DEFAULT,
-    REPLICATION_FACTOR,
     check_new_name,
     checked_configs,
+    counts,
     new_topic_id,
-    partition_count,
 )
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.outcomes import ItemError, Outcome, duplicates
+from penstock.kafka.shown_replicas import replicas_of
 from penstock.kafka.topic_room import TopicRoom, check_request
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.encode import EncodedParts, Entity
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.topic_names import folded
 from penstock.state.commands import CreateTopic
+from penstock.state.schema import TRANSACTIONS_LEVEL
 
 if TYPE_CHECKING:
     from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
@@ -138,7 +138,7 @@ def _plan(
     }
     if len(assignments) != len(topic.assignments):
         raise ItemError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
-    count = partition_count(
+    count, factor = counts(
         topic.num_partitions,
         topic.replication_factor,
         assignments,
@@ -157,6 +157,7 @@ def _plan(
         topic_id=new_topic_id(broker.random),
         partitions=count,
         configs=configs,
+        replication_factor=factor if broker.view.feature_level >= TRANSACTIONS_LEVEL else 0,
     )
 
 
@@ -205,6 +206,6 @@ def _result(
         error_code=ErrorCode.NONE,
         error_message=None,
         num_partitions=plan.partitions,
-        replication_factor=REPLICATION_FACTOR,
+        replication_factor=replicas_of(context).count(plan.replication_factor),
         configs=configs,
     )

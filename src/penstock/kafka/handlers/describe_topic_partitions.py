@@ -15,11 +15,12 @@ from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
+from penstock.kafka.shown_replicas import in_sync_min, replicas_of
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.topic_names import NAME_LENGTH_MAX
-from penstock.placement.zones import zone_of
+from penstock.placement.replicas import REPLICAS_MAX, in_sync
 from penstock.state.read.view import Topic
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 TOPIC_BYTES: Final = 40
 PARTITION_BYTES: Final = 40
+"""Besides the ids of replicas."""
 PAGE_PARTITIONS_MAX: Final = 2000
 """Kafka's max.request.partition.size.limit."""
 
@@ -49,7 +51,9 @@ async def _bound(context: RequestContext, request: "DescribeTopicPartitionsReque
     # Of topics that are there, each has a partition on the page at least.
     shown = partitions if not request.topics else 0
     shown = min(shown, len(context.broker.view.topics()))
-    found = named + shown * (TOPIC_BYTES + 5 + NAME_LENGTH_MAX) + partitions * PARTITION_BYTES
+    ids = max(REPLICAS_MAX, len(context.broker.nodes.all()))
+    row_bytes = PARTITION_BYTES + 2 * 4 * ids
+    found = named + shown * (TOPIC_BYTES + 5 + NAME_LENGTH_MAX) + partitions * row_bytes
     return BASE_BYTES + NAME_LENGTH_MAX + found
 
 
@@ -107,17 +111,18 @@ def _topic(
     context: RequestContext, types: ModuleType, topic: Topic, start: int, end: int
 ) -> dict[str, object]:
     broker = context.broker
-    leaders = broker.nodes.leaders(zone_of(context.client_id))
-    led_by = leaders.of_topic(topic.topic_id, start, end)
+    replicas = replicas_of(context)
+    count, least = replicas.count(topic.replication_factor), in_sync_min(topic, broker.view)
+    rows = replicas.of_topic(topic.topic_id, start, end, count)
     partitions = ArrayWriter(types.DescribeTopicPartitionsResponsePartition)
-    for index, leader in enumerate(led_by, start):
+    for index, shown in enumerate(rows, start):
         partitions.add(
             error_code=ErrorCode.NONE,
             partition_index=index,
-            leader_id=leader,
+            leader_id=shown[0],
             leader_epoch=broker.epoch,
-            replica_nodes=(leader,),
-            isr_nodes=(leader,),
+            replica_nodes=shown,
+            isr_nodes=in_sync(shown, least),
             # Not null: an empty list says that eligible leader replicas are known, none.
             eligible_leader_replicas=(),
             last_known_elr=(),

@@ -108,9 +108,12 @@ class _Fetch(FetchWork):
             return LongFetch(self._context).resume(request, self._session, self._wanted)
         leaders = self._nearer_leaders()
         if leaders is not None and self._wanted:
-            self._targets = self._find_nearer(self._wanted, leaders)
-            self._connection.last_fetch = self._last = None
-            return self._encode()
+            targets = self._find_nearer(self._wanted, leaders)
+            if any(target.data.preferred_read_replica >= 0 for target in targets):
+                # The client asks here again for the others alone.
+                self._targets = targets
+                self._connection.last_fetch = self._last = None
+                return self._encode()
         length, missing, failed = self._collect()
         must_confirm = self._must_confirm()
         if not must_confirm and (

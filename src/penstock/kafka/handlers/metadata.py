@@ -29,20 +29,22 @@ from penstock.kafka.metadata_answers import (
     LOOKUP_BY_ID_FROM,
     TopicAnswer,
     TopicsWriter,
-    leaders_of,
+    known_answer,
     long_response,
     response,
+    row_bytes,
     slices,
 )
 from penstock.kafka.outcomes import CHEAP
 from penstock.kafka.replies import SMALL_ANSWER_BYTES, AnyReply
+from penstock.kafka.shown_replicas import replicas_of
 from penstock.kafka.wire.decode import STEP_ITEMS, Cursor
 from penstock.kafka.wire.primitives import NO_UUID
 from penstock.model.steps import Steps, at_once
 from penstock.model.topic_names import name_problem
 
 if TYPE_CHECKING:
-    from penstock.state.read.view import StateView, Topic
+    from penstock.state.read.view import StateView
 
 RAW: Final = True
 
@@ -51,10 +53,8 @@ AT_ONCE_BYTES: Final = 16 << 10
 AT_ONCE_ITEMS: Final = 500
 """Longer requests and answers are worked on in turns of the event loop."""
 TOPIC_BYTES: Final = 32
-PARTITION_BYTES: Final = 35
-"""The most that any version has."""
-TOPIC_BYTES_MAX: Final = 512 << 10
-"""Bytes of the topic with the most partitions, which is encoded whole."""
+VERSION_MAX: Final = 8
+"""The version whose partitions take the most bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def serve(context: RequestContext, body: memoryview) -> "AnyReply | asyncio.Futu
             return _later(context, body, _answer_all(context))
         return _shared_response(context, encoded)
     certainty = fresh.first(context)
-    answers = [_answer(broker.view, *topic, certainty) for topic in request.topics]
+    answers = [_answer(context, *topic, certainty) for topic in request.topics]
     if (
         _wants_more(context, request, answers, certainty)
         or _items(answers) > AT_ONCE_ITEMS
@@ -167,15 +167,17 @@ async def _answers(
     topics: Iterable[tuple[bytes, str | None]],
     certainty: fresh.Certainty,
 ) -> list[TopicAnswer]:
-    view, turns = context.broker.view, context.broker.turns
-    return [_answer(view, *topic, certainty) async for topic in turns.each(topics)]
+    turns = context.broker.turns
+    return [_answer(context, *topic, certainty) async for topic in turns.each(topics)]
 
 
 async def _encoded(context: RequestContext, answers: Sequence[TopicAnswer]) -> _Outcome:
     turns, writer = context.broker.turns, TopicsWriter(context)
     if _bound(answers) <= SMALL_ANSWER_BYTES:
         return response(context, await turns.run(writer.whole(answers)))
-    held_bytes = BASE_BYTES + len(answers) * ANSWER_BYTES + TOPIC_BYTES_MAX
+    # A topic is encoded whole.
+    largest = max(map(_partition_bytes, answers), default=0)
+    held_bytes = BASE_BYTES + len(answers) * ANSWER_BYTES + largest
     waiting = context.reserve_answer(held_bytes)
     if waiting is not None:
         return waiting
@@ -195,37 +197,34 @@ async def _create_and_answer(
     refused = await create_asked(context, missing)
     # Applied here, the commit is the present; without one it has to be asked for.
     certainty = await fresh.second(context) if refused else fresh.FINAL
-    view, answers = context.broker.view, []
+    answers = []
     async for topic_id, asked in context.broker.turns.each(topics):
         if asked is not None and asked in refused:
             answers.append(TopicAnswer(refused[asked], asked, NO_UUID, 0))
         else:
-            answers.append(_answer(view, topic_id, asked, certainty))
+            answers.append(_answer(context, topic_id, asked, certainty))
     return await _encoded(context, answers)
 
 
 def _answer(
-    view: "StateView", topic_id: bytes, name: str | None, certainty: fresh.Certainty
+    context: RequestContext, topic_id: bytes, name: str | None, certainty: fresh.Certainty
 ) -> TopicAnswer:
+    view = context.broker.view
     if name is None:
         found = view.topic_by_id(topic_id)
         if found is None:
             error = certainty.no(ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.LEADER_NOT_AVAILABLE)
             return TopicAnswer(error, None, topic_id, 0)
-        return _known(found)
+        return known_answer(context, found)
     found = view.topic(name)
     if found is not None:
-        return _known(found)
+        return known_answer(context, found)
     if name_problem(name) is not None:
         return TopicAnswer(ErrorCode.INVALID_TOPIC_EXCEPTION, name, NO_UUID, 0)
     # While the journal is away the error is one that clients retry for as long as they like.
     # Some clients take "there is no such topic" for final.
     error = certainty.no(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
     return TopicAnswer(error, name, NO_UUID, 0)
-
-
-def _known(topic: "Topic") -> TopicAnswer:
-    return TopicAnswer(ErrorCode.NONE, topic.name, topic.topic_id, topic.partitions)
 
 
 # -- decoding ----------------------------------------------------------------------------------
@@ -299,6 +298,10 @@ def _skip_tags(cursor: Cursor) -> None:
 # -- all topics ----------------------------------------------------------------------------------
 
 
+_Key = tuple[int, int, tuple[tuple[int, ...], ...]]
+"""The request's version, the leader epoch, and the agents as replicas."""
+
+
 class _AllTopics:
     """The encoded array of all topics, as of one generation of the view."""
 
@@ -307,7 +310,7 @@ class _AllTopics:
     def __init__(self) -> None:
         self.view: StateView | None = None
         self.generation = -1
-        self.by_version: dict[tuple[int, int, tuple[int, ...]], bytes] = {}
+        self.by_version: dict[_Key, bytes] = {}
 
 
 _cache: Final = _AllTopics()
@@ -315,8 +318,8 @@ _CACHED_MAX: Final = 64
 """Encodings: of 14 versions, per zone, as agents come and go."""
 
 
-def _all_key(context: RequestContext) -> tuple[int, int, tuple[int, ...]]:
-    return context.api_version, context.broker.epoch, leaders_of(context).candidates
+def _all_key(context: RequestContext) -> _Key:
+    return context.api_version, context.broker.epoch, replicas_of(context).key
 
 
 def _known_all_topics(context: RequestContext) -> bytes | None:
@@ -328,7 +331,7 @@ def _known_all_topics(context: RequestContext) -> bytes | None:
     key = _all_key(context)
     encoded = _cache.by_version.get(key)
     if encoded is None and len(view.topics()) <= AT_ONCE_ITEMS:
-        answers = [_known(topic) for topic in view.topics()]
+        answers = [known_answer(context, topic) for topic in view.topics()]
         if _items(answers) <= AT_ONCE_ITEMS:
             encoded = at_once(TopicsWriter(context).whole(answers))
             _remember(key, encoded)
@@ -341,7 +344,7 @@ async def _answer_all(context: RequestContext) -> _Outcome:
     encoded = _known_all_topics(context)
     if encoded is None:
         generation, key = view.generation, _all_key(context)
-        answers = [_known(topic) async for topic in turns.each(list(view.topics()))]
+        answers = [known_answer(context, topic) async for topic in turns.each(list(view.topics()))]
         waiting = context.reserve_answer(_bound(answers))
         if waiting is not None:
             return waiting
@@ -358,7 +361,7 @@ def _shared_response(context: RequestContext, encoded: bytes) -> AnyReply:
     return long_response(context, slices(encoded), topic_bytes=len(encoded), held_bytes=0)
 
 
-def _remember(key: tuple[int, int, tuple[int, ...]], encoded: bytes) -> None:
+def _remember(key: _Key, encoded: bytes) -> None:
     if len(_cache.by_version) >= _CACHED_MAX:
         _cache.by_version.clear()
     _cache.by_version[key] = encoded
@@ -373,5 +376,9 @@ def _bound(answers: Sequence[TopicAnswer]) -> int:
     """The most bytes of an answer about topics."""
     found = BASE_BYTES + len(answers) * TOPIC_BYTES
     for answer in answers:
-        found += text_bytes(answer.name) + answer.partitions * PARTITION_BYTES
+        found += text_bytes(answer.name) + _partition_bytes(answer)
     return found
+
+
+def _partition_bytes(answer: TopicAnswer) -> int:
+    return answer.partitions * row_bytes(VERSION_MAX, answer) if answer.partitions else 0
