@@ -3,6 +3,9 @@
 A suite is a folder of tests; one that does not exist is left out. A budget is twice what a quiet
 machine of two cores took; a suite above it is marked and fails nothing, since a busy machine is no
 defect.
+What simulates computes all the time, in time of its own; suites of real processes wait half the
+time. So the simulations run beside those suites, at the lowest priority, which takes no core from a
+process under test. What they print is kept, and printed when the suite beside them has ended.
 Order, Hypothesis' examples and the simulation's seeds follow from the tree of the last commit: the
 same tree has the same ones wherever it is tested, so that what failed is met again, and each commit
 has new ones. Seeds of `make unit` and `make sim` are new in each run.
@@ -14,8 +17,10 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -46,6 +51,20 @@ class Stage:
     is_suite: bool = False
     is_counted: bool = False
     """Its last line says how many passed and failed."""
+    is_beside: bool = False
+    """It runs while the stages do that wait."""
+    waits: bool = False
+    """It leaves the processor half idle, and may run while others compute."""
+
+
+def waiting(stage: Stage) -> Stage:
+    """A stage during which others may compute."""
+    return replace(stage, waits=True)
+
+
+def beside(stage: Stage) -> Stage:
+    """A stage that runs while others wait, at the lowest priority."""
+    return replace(stage, is_beside=True, command=("nice", "-n", "19", *stage.command))
 
 
 def suite(folder: str, budget_s: int, *options: str) -> Stage:
@@ -72,15 +91,16 @@ STAGES = (
     Stage("import-linter", (str(BIN / "lint-imports"),), 5),
     suite("tests/unit", 300, *IN_THREE),
     suite("tests/packaging", 30),
-    suite("tests/clients", 280, *IN_TWO),
-    suite("tests/demo", 80),
-    suite("tests/crash", 320, *IN_THREE),
-    suite("tests/sim", 100),
-    program("seeds", 200, "tests/sim/run.py", f"--base={SEED}", "--count=300", "--budget=200"),
-    program("planted bugs", 280, "tests/sim/planted.py"),
-    suite("tests/cluster", 500, *IN_THREE),
+    # In this order: the last ones may still run when nothing waits any more.
+    beside(suite("tests/sim", 300)),
+    beside(program("seeds", 600, "tests/sim/run.py", f"--base={SEED}", "--count=150")),
+    beside(program("planted bugs", 600, "tests/sim/planted.py")),
+    waiting(suite("tests/crash", 320, *IN_THREE)),
+    waiting(suite("tests/cluster", 500, *IN_THREE)),
+    waiting(suite("tests/clients", 280, *IN_TWO)),
+    waiting(suite("tests/chaos", 200)),
+    waiting(suite("tests/demo", 80)),
     suite("tests/spark", 390, *IN_TWO),
-    suite("tests/chaos", 200),
 )
 SUMMARY = re.compile(r"^=* ?\d+ (passed|failed|error|skipped)\b.*")
 NAMES_FAILURE = re.compile(r"^(FAILED|ERROR) \S+|^SEED \d+: (?!ok)|^ +again: |^.* NOT FOUND\b")
@@ -99,9 +119,9 @@ class Outcome:
     failures: list[str]
 
 
-def run(stage: Stage) -> Outcome:
+def run(stage: Stage, show: Callable[[str], object]) -> Outcome:
     """Run a stage, passing its output on while it comes."""
-    print(f"\n== {stage.name}", flush=True)
+    show(f"\n== {stage.name}\n")
     started = time.monotonic()
     counts: dict[str, int] = {}
     failures: list[str] = []
@@ -111,8 +131,7 @@ def run(stage: Stage) -> Outcome:
         assert process.stdout is not None
         last = ""
         for line in process.stdout:
-            sys.stdout.write(line)
-            sys.stdout.flush()
+            show(line)
             # Clients' libraries may write behind it, from threads of their own.
             last = line if SUMMARY.search(line) else last
             if NAMES_FAILURE.search(line):
@@ -126,14 +145,78 @@ def run(stage: Stage) -> Outcome:
     return Outcome(stage, time.monotonic() - started, ok, counts, failures)
 
 
+def show_at_once(text: str) -> None:
+    """Hand it on, also where standard output is a file."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+class Beside:
+    """Stages that run one after the other in a thread; what they print waits for `tell`."""
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        self.outcomes: list[Outcome] = []
+        self._stages = stages
+        self._ended: list[list[str]] = []
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        for stage in self._stages:
+            lines: list[str] = []
+            try:
+                outcome = run(stage, lines.append)
+            except Exception as error:  # a program that is not there, say
+                self._error = error
+                return
+            self._ended.append(lines)
+            self.outcomes.append(outcome)
+
+    def begin(self) -> None:
+        """Start, unless it has begun."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def tell(self) -> None:
+        """Print what has ended since the last call."""
+        while self._ended:
+            show_at_once("".join(self._ended.pop(0)))
+
+    def finish(self) -> None:
+        """Wait for all of them."""
+        self.begin()
+        self._thread.join()
+        self.tell()
+        if self._error is not None:
+            raise self._error
+
+
+def run_all(stages: Sequence[Stage]) -> list[Outcome]:
+    """Run stages in their order, those `is_beside` from the first on that waits."""
+    beside_them = Beside([stage for stage in stages if stage.is_beside])
+    outcomes: list[Outcome] = []
+    for stage in stages:
+        if stage.is_beside:
+            continue
+        if stage.waits:
+            beside_them.begin()
+        outcomes.append(run(stage, show_at_once))
+        beside_them.tell()
+    beside_them.finish()
+    ranks = {stage.name: rank for rank, stage in enumerate(stages)}
+    return sorted([*outcomes, *beside_them.outcomes], key=lambda found: ranks[found.stage.name])
+
+
+def is_there(stage: Stage) -> bool:
+    """Whether it has anything to run."""
+    return not stage.is_suite or any((REPOSITORY / stage.command[-1]).rglob("test_*.py"))
+
+
 def main() -> int:
     """Returns: the exit status."""
     os.environ.setdefault("PYTEST_ORDER_SEED", SEED)
-    outcomes = []
-    for stage in STAGES:
-        if stage.is_suite and not any((REPOSITORY / stage.command[-1]).rglob("test_*.py")):
-            continue
-        outcomes.append(run(stage))
+    started = time.monotonic()
+    outcomes = run_all([stage for stage in STAGES if is_there(stage)])
     print(f"\n{'suite':<20} {'seconds':>8} {'budget':>7}  result")
     passed = failed = skipped = 0
     for outcome in outcomes:
@@ -157,7 +240,8 @@ def main() -> int:
         if not outcome.ok:
             print(f"\n{outcome.stage.name}:")
             print("\n".join(outcome.failures[:FAILURES_SHOWN]) or "  see its output above")
-    print(f"\n{passed} passed, {failed} failed, {skipped} skipped")
+    print(f"\nall of it: {time.monotonic() - started:.0f} s")
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0
 
 

@@ -1,0 +1,58 @@
+"""What `make test` runs: what computes beside what waits, and output that isn't mixed."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import run
+
+
+def stage(name: str, script: str, **options: bool) -> run.Stage:
+    return run.Stage(name, (sys.executable, "-c", script), 60, is_counted=True, **options)
+
+
+def test_what_is_beside_runs_while_others_wait_and_is_shown_whole(
+    tmp_path: object, capfd: pytest.CaptureFixture[str]
+) -> None:
+    there = f"{tmp_path}/there"
+    wait = f"import os, time\nwhile not os.path.exists({there!r}): time.sleep(0.01)\n"
+    stages = [
+        stage("computes", f"print('a'); open({there!r}, 'w'); print('b'); print('2 passed')"),
+        stage("waits", wait + "print('1 passed, 1 failed'); raise SystemExit(1)", waits=True),
+        stage("last", "print('FAILED tests/x.py'); print('3 passed, 0 failed')"),
+    ]
+    stages[0] = run.beside(stages[0])
+    outcomes = run.run_all(stages)
+    assert [outcome.stage.name for outcome in outcomes] == ["computes", "waits", "last"]
+    assert [outcome.ok for outcome in outcomes] == [True, False, True]
+    assert [outcome.counts for outcome in outcomes] == [
+        {"passed": 2},
+        {"passed": 1, "failed": 1},
+        {"passed": 3, "failed": 0},
+    ]
+    assert outcomes[2].failures == ["FAILED tests/x.py"]
+    shown = capfd.readouterr().out
+    assert "== computes\na\nb\n2 passed\n" in shown
+    assert "== waits\n1 passed, 1 failed\n" in shown
+
+
+def test_stages_beside_run_where_no_other_waits() -> None:
+    (outcome,) = run.run_all([run.beside(stage("alone", "print('1 passed')"))])
+    assert outcome.counts == {"passed": 1}
+
+
+def test_each_simulation_runs_beside_others() -> None:
+    assert [found.name for found in run.STAGES if found.is_beside] == [
+        "tests/sim",
+        "seeds",
+        "planted bugs",
+    ]
+    assert any(found.waits for found in run.STAGES)
+
+
+def test_a_stage_beside_that_cannot_be_run_is_no_success() -> None:
+    gone = run.Stage("gone", ("/no/such/program",), 60, is_beside=True)
+    with pytest.raises(FileNotFoundError, match="/no/such/program"):
+        run.run_all([gone])
