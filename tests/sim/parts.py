@@ -35,7 +35,7 @@ from sim.api import BLOCK_BYTES, open_api, sources_of
 from sim.clocks import BELIEVED_AFTER_S
 from sim.lane import order_by_a_lane
 from sim.racing import RacingDevice
-from sim.sockets import look_after
+from sim.sockets import look_after, note_positions
 from support.simulated.inline_executor import InlineExecutor
 from support.simulated.journal import SimulatedConnection
 from support.simulated.store import SimulatedStore
@@ -164,6 +164,8 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
     parts.quiet_agents = lambda: company.quiet_agents
     parts.groups = core.groups
     parts.kafka = KafkaServer(core.broker)
+    if world.profile.has_transactions:
+        parts.tasks.append(asyncio.create_task(note_positions(parts.kafka)))
     if world.profile.has_streams:
         parts.tasks.append(asyncio.create_task(look_after(parts.kafka)))
     parts.broker = core.broker

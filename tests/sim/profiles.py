@@ -20,6 +20,7 @@ REPLACED_STREAM = 0x7265711B
 DIFFERING_STREAM = 0x646966666575
 CONNECTIONS_STREAM = 0x6361626C6573
 DRILLS_STREAM = 0x6C6F6F6B6564
+TRANSACTIONS_STREAM = 0x74786EF6
 """Such that the seeds which tests and planted bugs name stay what they are."""
 
 KAFKA = KafkaSettings(auto_create_topics=False, confirm_timeout_s=2.0)
@@ -85,6 +86,8 @@ class Profile:
     """Mean time between two faults."""
     has_streams: bool = False
     """Whether clients' connections are streams (`sim.sockets`)."""
+    has_transactions: bool = False
+    """Whether there are transactional producers (`sim.transactor`)."""
     has_drills: bool = False
     """Whether an operator restores the cluster to moments again and again (`sim.drills`)."""
     compactors_min: int = 0
@@ -338,8 +341,24 @@ DRILLS = Profile(
 DRILLS_SHARE = 0.04
 
 
+TRANSACTIONS = Profile(
+    name="transactions",
+    older_share=0.0,
+    restored_share=0.0,
+    has_transactions=True,
+    segment_age_ms=300,
+    members_min=0,
+    slow_share_min=0.01,
+    break_share_min=0.01,
+)
+"""Producers of both protocols with transactions, whose requests come late, twice or not at all."""
+TRANSACTIONS_SHARE = 0.06
+
+
 def profile_of(seed: int) -> Profile:
     """Of a run."""
+    if Chance(seed ^ TRANSACTIONS_STREAM).happens(TRANSACTIONS_SHARE):
+        return TRANSACTIONS
     if Chance(seed ^ CONNECTIONS_STREAM).happens(CONNECTIONS_SHARE):
         return CONNECTIONS
     if Chance(seed ^ DRILLS_STREAM).happens(DRILLS_SHARE):

@@ -19,6 +19,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.kafka.net.accepting import NOTE_S
 from penstock.kafka.net.connection import KafkaConnection
 from penstock.model.errors import PenstockError
 
@@ -226,6 +227,13 @@ class SlowTransport(SimulatedTransport):
             if not self._is_paused:
                 self._protocol.eof_received()
             self.abort() if self._is_paused else self.close()
+
+
+async def note_positions(server: KafkaServer) -> None:
+    """Have a server note how far it is, as its timer does where it listens."""
+    while True:
+        server.note_position()
+        await asyncio.sleep(NOTE_S)
 
 
 async def look_after(server: KafkaServer) -> None:

@@ -14,6 +14,7 @@ from sim.profiles import (
     PROFILES,
     REPLACED,
     RESTORED_IN_LIFE,
+    TRANSACTIONS,
 )
 
 PATCHES = sorted((HERE / "planted").glob("*.patch"))
@@ -80,6 +81,7 @@ def test_a_header_names_a_profile_that_there_is(patch: Path) -> None:
                 REPLACED,
                 CONNECTIONS,
                 DRILLS,
+                TRANSACTIONS,
             )
         ),
     }

@@ -580,7 +580,7 @@ class Client:
         return int(answer.topics[0].partitions[0].error_code)
 
     async def fetch_offset(
-        self, agent: Agent, group: str, place: tuple[str, int]
+        self, agent: Agent, group: str, place: tuple[str, int], *, stable: bool = False
     ) -> tuple[int, int]:
         """(error code, offset; -1: none)."""
         answer = await self.request(
@@ -594,7 +594,7 @@ class Client:
                         types.OffsetFetchRequestTopic, name=place[0], partition_indexes=(place[1],)
                     ),
                 ),
-                require_stable=False,
+                require_stable=stable,
             ),
         )
         if int(answer.error_code):

@@ -30,6 +30,7 @@ from sim.cast import prepare
 from sim.chance import Chance
 from sim.cleaned import Output
 from sim.clocks import Clocks
+from sim.committed import Transactions
 from sim.differing import differ
 from sim.differing_in_life import all_found, operate
 from sim.drills import drill
@@ -44,6 +45,7 @@ from sim.profiles import profile_of
 from sim.restored import restore
 from sim.restored_in_life import restore_in_life
 from sim.rot import Rot
+from sim.transactor import check_transactions, prepare_transactions
 from sim.watched import WatchedBucket, WatchedJournal
 from support.simulated.journal import JournalFaults
 from support.simulated.store import SimulatedBucket
@@ -76,6 +78,7 @@ class World:
         self.clock = VirtualClock(loop)
         self.notes: list[str] = []
         self.history = History(self)
+        self.transactions = Transactions(self.history)
         self.violation: ViolationError | None = None
         self._ended: asyncio.Future[None] = loop.create_future()
         calm = chance.happens(0.15)
@@ -361,6 +364,8 @@ class World:
             self.heal_s, self._until_level(self.profile.level), "the level doesn't rise"
         )
         await prepare(self)
+        if self.profile.has_transactions:
+            await prepare_transactions(self)
         faults = Faults(self)
         loop = self.loop
         if self.profile.differing_in_life:
@@ -388,6 +393,8 @@ class World:
         if drills is not None:
             await drills
         await final_check(self)
+        if self.profile.has_transactions:
+            await check_transactions(self)
         chance = Chance(self.seed ^ OLDER_STREAM)
         if chance.happens(self.profile.older_share):
             await go_back(self, chance)
@@ -456,7 +463,11 @@ class World:
 
     def durability(self) -> dict[str, str]:
         """Configs of a new topic."""
-        mode = self.mode if self.mode != "mixed" else self.chance.pick(("object", "wal"))
+        return self.durability_of(self.chance)
+
+    def durability_of(self, chance: Chance) -> dict[str, str]:
+        """The same, drawn from another stream."""
+        mode = self.mode if self.mode != "mixed" else chance.pick(("object", "wal"))
         return {"penstock_durability": mode} if self.mode == "mixed" else {}
 
     async def on_node(self, name: str, work: Any) -> Any:

@@ -13,6 +13,7 @@ FETCH_VERSION = 11
 CONTROL = 0x20
 _FETCH_HEAD = struct.Struct(">ihii")
 _FETCHED = struct.Struct(">ihqqqi")
+_ABORTED = struct.Struct(">qq")
 _PRODUCED = struct.Struct(">ihqqq")
 
 
@@ -25,6 +26,9 @@ class FetchAnswer:
     high_watermark: int = -1
     log_start: int = -1
     batches: memoryview | bytes = b""
+    last_stable: int = -1
+    aborted: tuple[tuple[int, int], ...] = ()
+    """Producer id and first offset of aborted transactions, for a reader of committed records."""
 
 
 def produce_request(
@@ -50,9 +54,10 @@ def fetch_request(
     wait_ms: int,
     bytes_max: int = 1 << 20,
     leader_epoch: int = -1,
+    committed: bool = False,
 ) -> bytes:
-    """From an offset on, without a session."""
-    head = struct.pack(">iiiibii", -1, wait_ms, 1, bytes_max, 0, 0, -1)
+    """From an offset on, without a session. `committed`: of committed records alone."""
+    head = struct.pack(">iiiibii", -1, wait_ms, 1, bytes_max, committed, 0, -1)
     named = struct.pack(">i", 1) + _text(topic) + struct.pack(">i", 1)
     row = struct.pack(">iiqqi", partition, leader_epoch, offset, -1, bytes_max)
     return head + named + row + struct.pack(">i", 0) + _text("")
@@ -65,10 +70,13 @@ def fetch_answer(answer: memoryview, partition: int) -> FetchAnswer:
         return FetchAnswer(partition, code)
     at = _FETCH_HEAD.size
     at += 2 + struct.unpack_from(">h", answer, at)[0] + 4
-    number, code, high_watermark, _, log_start, aborted = _FETCHED.unpack_from(answer, at)
-    at += _FETCHED.size + max(0, aborted) * 16 + 4
+    number, code, high_watermark, stable, log_start, aborted = _FETCHED.unpack_from(answer, at)
+    at += _FETCHED.size
+    ranges = tuple(_ABORTED.unpack_from(answer, at + 16 * one) for one in range(max(0, aborted)))
+    at += 16 * len(ranges) + 4
     length = max(0, struct.unpack_from(">i", answer, at)[0])
-    return FetchAnswer(number, code, high_watermark, log_start, answer[at + 4 : at + 4 + length])
+    data = answer[at + 4 : at + 4 + length]
+    return FetchAnswer(number, code, high_watermark, log_start, data, stable, ranges)
 
 
 def read_batches(data: memoryview | bytes, start: int) -> tuple[list[tuple[int, Record]], int]:

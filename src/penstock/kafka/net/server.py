@@ -135,8 +135,12 @@ class KafkaServer:
         interval_s = min(LOOK_S, shortest_s / LOOKS_PER_TIMEOUT)
         self._look_timer = loop.call_later(interval_s, self._look_again, loop)
 
-    def _note_positions(self, loop: asyncio.AbstractEventLoop) -> None:
+    def note_position(self) -> None:
+        """See `AcceptedPositions.note`. `start` has it called each NOTE_S."""
         self._host.accepted.note()
+
+    def _note_positions(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.note_position()
         self._note_timer = loop.call_later(NOTE_S, self._note_positions, loop)
 
     def _look_again(self, loop: asyncio.AbstractEventLoop) -> None:

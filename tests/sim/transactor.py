@@ -1,0 +1,534 @@
+"""Transactional producers of the simulated cluster, of both protocols, and who reads after them.
+
+A producer does what client libraries do: it sends what was not answered again, by another
+connection, and begins anew with its transactional id after an error that it can't explain. Some of
+its requests come late, by a connection that was opened long before: those reach no later
+transaction (KAFKA-17754).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from penstock.kafka.errors import ErrorCode
+from penstock.kafka.wire import schema
+from penstock.records.batch import HEADER_BYTES, TRANSACTIONAL, stored_header
+from penstock.records.decode import Record, decode_batch
+from penstock.records.encode import encode_batch
+from sim.actors import Actor
+from sim.chance import Chance
+from sim.committed import Fact, Outcome
+from sim.history import Place
+from sim.wire import BrokenError, Client
+from support import raw_wire
+
+if TYPE_CHECKING:
+    from sim.agent import Agent
+    from sim.world import World
+
+TOPIC = "transactional"
+PARTITIONS = 2
+TIMEOUT_MS = 3_000
+RETRIED = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+
+
+class GivenUpError(Exception):
+    """The producer can't go on with this transaction: it begins anew."""
+
+
+class Transactor(Actor):
+    """One transactional id. `is_v2`: of protocol V2 (KIP-890)."""
+
+    def __init__(self, world: World, name: str, count: int, *, is_v2: bool) -> None:
+        super().__init__(world, name)
+        self._left = count
+        self._is_v2 = is_v2
+        self._number = 0
+        self._sent = 0
+        self._producer = (-1, -1)
+        self._offset = -1
+        """The last that is known to be committed."""
+        self._sequences: dict[Place, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Transactions, until all are ended."""
+        await self._begin_anew()
+        while self._left and not self.world.stopping:
+            self._left -= 1
+            self._number += 1
+            fact = self.world.transactions.begun(self.name, self._number)
+            try:
+                await self._transact(fact)
+            except GivenUpError as error:
+                self.history.count(f"transaction given up: {error}")
+                if fact.outcome is Outcome.OPEN:
+                    self.world.transactions.ended(fact, Outcome.ABORTED)
+                await self._begin_anew()
+            await self.pause(0, self.world.think_s)
+        for task in self._tasks:
+            task.cancel()
+
+    async def _transact(self, fact: Fact) -> None:
+        chance = self.chance
+        late = self._late_client() if chance.happens(0.3) else None
+        places = chance.shuffled([(TOPIC, number) for number in range(PARTITIONS)])
+        for place in places[: 1 + chance.below(PARTITIONS)]:
+            if not self._is_v2:
+                await self._add_partition(place)
+            for _ in range(1 + chance.below(2)):
+                await self._produce(fact, place)
+        if chance.happens(0.5):
+            fact.offset = self._number
+            await self._commit_offset(fact.offset)
+        if chance.happens(0.1):
+            # Its process dies, and the next one takes its place.
+            raise GivenUpError("its process dies")
+        if chance.happens(0.05):
+            await asyncio.sleep(2 * TIMEOUT_MS / 1000)
+        commits = chance.happens(0.7)
+        producer = self._producer
+        if commits:
+            fact.outcome = Outcome.IN_DOUBT
+        else:
+            self.world.transactions.ended(fact, Outcome.ABORTED)
+        try:
+            await self._end(commits=commits)
+        except GivenUpError:
+            # What was done already would have been answered again: its time-out came first.
+            if commits:
+                self.world.transactions.ended(fact, Outcome.ABORTED)
+            raise
+        if commits:
+            self.world.transactions.ended(fact, Outcome.COMMITTED)
+            self._offset = max(self._offset, fact.offset)
+        if chance.happens(0.4):
+            await self._look_at_offset()
+        if late is not None:
+            self._later(self._end_late(late, producer, commits=not commits))
+
+    # -- requests --------------------------------------------------------------------------------
+
+    async def _begin_anew(self) -> None:
+        answer = await self._ask(
+            "init_producer_id",
+            4,
+            lambda types: schema.build(
+                types.InitProducerIdRequest,
+                transactional_id=self.name,
+                transaction_timeout=timedelta(milliseconds=TIMEOUT_MS),
+                producer_id=-1,
+                producer_epoch=-1,
+            ),
+            lambda answer: answer.error_code,
+        )
+        self._producer = int(answer.producer_id), int(answer.producer_epoch)
+        self._sequences.clear()
+
+    async def _add_partition(self, place: Place) -> None:
+        await self._ask(
+            "add_partitions_to_txn",
+            3,
+            lambda types: schema.build(
+                types.AddPartitionsToTxnRequest,
+                **self._named("v3_and_below_"),
+                v3_and_below_topics=(
+                    schema.build(
+                        types.AddPartitionsToTxnTopic, name=place[0], partitions=(place[1],)
+                    ),
+                ),
+            ),
+            lambda answer: (
+                answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
+            ),
+        )
+
+    async def _produce(self, fact: Fact, place: Place) -> None:
+        values = []
+        for _ in range(1 + self.chance.below(2)):
+            values.append(f"{self.name}/{self._number}/{self._sent}".encode())
+            self._sent += 1
+        fact.in_doubt.update(values)
+        now_ms = self.world.clock.now_ms()
+        sequence = self._sequences.get(place, 0)
+        batch = encode_batch(
+            [
+                Record(offset_delta=at, timestamp=now_ms, key=None, value=value, headers=())
+                for at, value in enumerate(values)
+            ],
+            producer_id=self._producer[0],
+            producer_epoch=self._producer[1],
+            base_sequence=sequence,
+            attributes=TRANSACTIONAL,
+        )
+        await self._ask(
+            "produce",
+            12 if self._is_v2 else 11,
+            lambda types: schema.build(
+                types.ProduceRequest,
+                transactional_id=self.name,
+                acks=-1,
+                timeout=timedelta(seconds=3),
+                topic_data=(
+                    schema.build(
+                        types.TopicProduceData,
+                        name=place[0],
+                        partition_data=(
+                            schema.build(
+                                types.PartitionProduceData,
+                                index=place[1],
+                                records=bytes(batch),
+                            ),
+                        ),
+                    ),
+                ),
+            ),
+            lambda answer: answer.responses[0].partition_responses[0].error_code,
+        )
+        self._sequences[place] = sequence + len(values)
+        fact.in_doubt.difference_update(values)
+        fact.values.update(dict.fromkeys(values, place))
+
+    async def _commit_offset(self, offset: int) -> None:
+        if not self._is_v2:
+            await self._ask(
+                "add_offsets_to_txn",
+                3,
+                lambda types: schema.build(
+                    types.AddOffsetsToTxnRequest, **self._named(), group_id=self.group
+                ),
+                lambda answer: answer.error_code,
+            )
+        coordinator: list[Agent] = []
+
+        async def find() -> Agent:
+            if not coordinator:
+                while True:
+                    try:
+                        code, node = await self.client.find_coordinator(self.agent(), self.group)
+                    except BrokenError:
+                        code, node = 1, -1
+                    found = self.world.agent_by_id(node) if not code else None
+                    if found is not None:
+                        coordinator.append(found)
+                        break
+                    self.move()
+                    await self.pause()
+            return coordinator[0]
+
+        await self._ask(
+            "txn_offset_commit",
+            5 if self._is_v2 else 3,
+            lambda types: schema.build(
+                types.TxnOffsetCommitRequest,
+                **self._named(),
+                group_id=self.group,
+                generation_id=-1,
+                member_id="",
+                group_instance_id=None,
+                topics=(
+                    schema.build(
+                        types.TxnOffsetCommitRequestTopic,
+                        name=TOPIC,
+                        partitions=(
+                            schema.build(
+                                types.TxnOffsetCommitRequestPartition,
+                                partition_index=0,
+                                committed_offset=offset,
+                                committed_leader_epoch=-1,
+                                committed_metadata="",
+                            ),
+                        ),
+                    ),
+                ),
+            ),
+            lambda answer: answer.topics[0].partitions[0].error_code,
+            agent=find,
+            moved=coordinator.clear,
+        )
+
+    async def _look_at_offset(self) -> None:
+        """It alone moves its group's offset, and all its transactions are over."""
+        try:
+            code, node = await self.client.find_coordinator(self.agent(), self.group)
+            agent = self.world.agent_by_id(node) if not code else None
+            if agent is None:
+                return
+            code, offset = await self.client.fetch_offset(
+                agent, self.group, (TOPIC, 0), stable=True
+            )
+        except BrokenError:
+            self.move()
+            return
+        if not code and offset != self._offset:
+            self.history.violate(
+                "lost-offset", f"{self.name} at {agent}: {offset}, not {self._offset}"
+            )
+        self.history.count("stable offset fetched")
+
+    async def _end(self, *, commits: bool) -> None:
+        answer = await self._ask(
+            "end_txn",
+            5 if self._is_v2 else 3,
+            lambda types: self._end_request(types, self._producer, commits=commits),
+            lambda answer: answer.error_code,
+        )
+        if self._is_v2:
+            self._producer = int(answer.producer_id), int(answer.producer_epoch)
+            self._sequences.clear()
+
+    def _end_request(self, types: Any, producer: tuple[int, int], *, commits: bool) -> Any:
+        return schema.build(
+            types.EndTxnRequest,
+            transactional_id=self.name,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            committed=commits,
+        )
+
+    @property
+    def group(self) -> str:
+        """Its own group, whose offset is the number of a transaction."""
+        return f"group-{self.name}"
+
+    def _named(self, prefix: str = "") -> dict[str, object]:
+        return {
+            f"{prefix}transactional_id": self.name,
+            f"{prefix}producer_id": self._producer[0],
+            f"{prefix}producer_epoch": self._producer[1],
+        }
+
+    async def _ask(
+        self,
+        api: str,
+        version: int,
+        make: Callable[[Any], Any],
+        code_of: Callable[[Any], int],
+        *,
+        agent: Any = None,
+        moved: Callable[[], object] | None = None,
+    ) -> Any:
+        """Ask agent after agent until one answers.
+
+        Raises:
+            GivenUpError: the answer is an error that no other agent would spare it.
+        """
+        while True:
+            try:
+                asked = self.agent() if agent is None else await agent()
+                answer = await ask(self.client, asked, api, version, make)
+                code = int(code_of(answer))
+                if not code:
+                    return answer
+                if code == ErrorCode.INVALID_TXN_STATE:
+                    # One that has timed out is of an epoch that is over.
+                    self.history.violate("wrong-transaction", f"{api} of {self.name}")
+                if code not in RETRIED:
+                    raise GivenUpError(f"{api} {ErrorCode(code).name}")
+            except BrokenError:
+                pass
+            (moved or self.move)()
+            await self.pause()
+
+    # -- late requests ---------------------------------------------------------------------------
+
+    def _late_client(self) -> tuple[Client, Agent]:
+        """A connection that is opened now, and used once more much later."""
+        client = Client(self.world, self.name, self.chance.fork())
+        agent = self.chance.pick(self.world.agents)
+        self._later(self._touch(client, agent))
+        return client, agent
+
+    async def _touch(self, client: Client, agent: Agent) -> None:
+        try:
+            await client.find_coordinator(agent, self.group)
+        except BrokenError:
+            return
+
+    async def _end_late(
+        self, late: tuple[Client, Agent], producer: tuple[int, int], *, commits: bool
+    ) -> None:
+        client, agent = late
+        await asyncio.sleep(self.chance.uniform(0, 1.0))
+        if not client.connection(agent).usable:
+            return
+        try:
+            answer = await ask(
+                client,
+                agent,
+                "end_txn",
+                5 if self._is_v2 else 3,
+                lambda types: self._end_request(types, producer, commits=commits),
+            )
+            self.history.count(f"late end: {ErrorCode(int(answer.error_code)).name}")
+        except BrokenError:
+            self.history.count("late end: connection closed")
+
+    def _later(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class CommittedReader(Actor):
+    """Reads committed records of the transactional topic, as consumers do."""
+
+    async def run(self) -> None:
+        """Read until the world stops."""
+        positions = {(TOPIC, number): 0 for number in range(PARTITIONS)}
+        while not self.world.stopping:
+            for place, position in positions.items():
+                try:
+                    _, following, _ = await self.read(self.agent(), place, position)
+                except BrokenError:
+                    following = -1
+                if following < 0:
+                    self.move()
+                else:
+                    positions[place] = following
+            if self.chance.happens(0.2):
+                self.move()
+            if self.chance.happens(0.1):
+                positions = dict.fromkeys(positions, 0)
+            await self.pause(0, 0.2)
+
+    async def read(
+        self, agent: Agent, place: Place, position: int
+    ) -> tuple[dict[int, bytes], int, bool]:
+        """Committed records from an offset on, where to go on (-1: an error), and whether nothing
+        is open. Raises: BrokenError."""
+        body = raw_wire.fetch_request(
+            *place, position, wait_ms=100, bytes_max=20_000, committed=True
+        )
+        connection = self.client.connection(agent)
+        answer = raw_wire.fetch_answer(
+            await connection.exchange("fetch", raw_wire.FETCH_VERSION, body), place[1]
+        )
+        if answer.code:
+            return {}, -1, False
+        found: dict[int, bytes] = {}
+        inside: set[int] = set()
+        aborted = sorted(answer.aborted, key=lambda one: one[1])
+        following, at = position, 0
+        data = memoryview(answer.batches)
+        while len(data) - at >= HEADER_BYTES:
+            header = stored_header(data, at)
+            batch = data[at : at + header.length]
+            if len(batch) < header.length:
+                break
+            while aborted and aborted[0][1] < header.end_offset:
+                inside.add(aborted.pop(0)[0])
+            if header.attributes & raw_wire.CONTROL:
+                inside.discard(header.producer_id)
+            elif header.producer_id not in inside:
+                for record in decode_batch(batch):
+                    offset = header.base_offset + record.offset_delta
+                    if offset >= position:
+                        found[offset] = record.value or b""
+            following = max(following, header.end_offset)
+            at += header.length
+        for offset, value in found.items():
+            self.world.transactions.read(place, offset, value, f"{self.name} at {agent}")
+        return found, following, answer.last_stable == answer.high_watermark == following
+
+
+async def prepare_transactions(world: World) -> None:
+    """The topic and its clients, which do not run yet."""
+    chance = Chance(world.seed ^ 0x74786E)
+    maker = Actor(world, "makes-transactional")
+
+    configs = {name.replace("_", "."): value for name, value in world.durability_of(chance).items()}
+
+    async def create() -> None:
+        while True:
+            try:
+                code = await maker.client.create_topic(maker.agent(), TOPIC, PARTITIONS, configs)
+            except BrokenError:
+                code = int(ErrorCode.REQUEST_TIMED_OUT)
+            if code in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:
+                return
+            maker.move()
+            await maker.pause()
+
+    await world.within(world.heal_s, world.on_node(maker.name, create()), "create")
+    world.actors += [
+        Transactor(world, f"txn{number}", 20 + chance.below(60), is_v2=chance.happens(0.5))
+        for number in range(2 + chance.below(2))
+    ]
+    world.actors += [CommittedReader(world, "committed0"), CommittedReader(world, "committed1")]
+
+
+async def check_transactions(world: World) -> None:
+    """Every transaction is there whole or not at all, from two agents."""
+    for agent in world.chance.shuffled(world.agents)[:2]:
+        reader = CommittedReader(world, f"final-committed-{agent.number}")
+        read: dict[Place, dict[int, bytes]] = {}
+        offsets: dict[str, int] = {}
+        await world.within(
+            world.heal_s,
+            world.on_node(reader.name, _read_all(world, reader, agent, read, offsets)),
+            f"committed records can't be read from {agent}",
+        )
+        world.transactions.check(read, offsets)
+
+
+async def _read_all(
+    world: World,
+    reader: CommittedReader,
+    agent: Agent,
+    read: dict[Place, dict[int, bytes]],
+    offsets: dict[str, int],
+) -> None:
+    for number in range(PARTITIONS):
+        place = (TOPIC, number)
+        records = read.setdefault(place, {})
+        position, is_end = 0, False
+        while not is_end:
+            try:
+                found, following, is_end = await reader.read(agent, place, position)
+            except BrokenError:
+                found, following = {}, -1
+            records.update(found)
+            if following > position:
+                position = following
+            elif not is_end:
+                # What was left open times out.
+                await asyncio.sleep(0.2)
+    for name in sorted({producer for producer, _ in world.transactions.facts}):
+        while name not in offsets:
+            try:
+                code, node = await reader.client.find_coordinator(agent, f"group-{name}")
+                asked = world.agent_by_id(node) if not code else None
+                if asked is not None:
+                    code, offset = await reader.client.fetch_offset(
+                        asked, f"group-{name}", (TOPIC, 0), stable=True
+                    )
+                    if not code:
+                        offsets[name] = offset
+                        break
+            except BrokenError:
+                pass
+            await asyncio.sleep(0.2)
+
+
+async def ask(
+    client: Client, agent: Agent, api: str, version: int, make: Callable[[Any], Any]
+) -> Any:
+    """One request of a version. Raises: BrokenError."""
+    body = schema.encode_request(make(schema.request_types(api, version)))
+    answer = await client.connection(agent).exchange(api, version, body)
+    return schema.decode_response(api, version, answer)
