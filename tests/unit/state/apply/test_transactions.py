@@ -14,10 +14,12 @@ from penstock.state.answers import (
     AnyAnswer,
     BatchStatus,
     Done,
+    JobOpened,
     OffsetsCommitted,
     Refusal,
     Refused,
     RunsCommitted,
+    RunsReplaced,
     TransactionsAborted,
     TransactionSettled,
 )
@@ -40,7 +42,14 @@ from penstock.state.commands import (
     TrimLog,
 )
 from penstock.state.orders import LocalJournal
-from penstock.state.pipeline_commands import CommitWrite, OpenJob, OutputObject, WriteRun
+from penstock.state.pipeline_commands import (
+    CommitWrite,
+    OpenJob,
+    OutputObject,
+    ReplacedPartition,
+    ReplaceRuns,
+    WriteRun,
+)
 from penstock.state.read.queries import Queries
 from penstock.state.schema import TRANSACTIONS_LEVEL
 from penstock.state.transaction_commands import (
@@ -677,3 +686,38 @@ def test_there_are_none_below_the_level(tmp_path: Path) -> None:
         described = batch(producer=(7, TRANSACTIONAL | 3, 5))
         assert caller.send(commit(described)) == RunsCommitted([[BatchStatus.STORED, 0]])
         assert queries.first_open() == {}
+
+
+def test_an_abort_is_forgotten_once_a_cleaning_has_removed_its_marker(caller: Caller) -> None:
+    caller.init()
+    for commits in (False, True, False):
+        caller.produce()
+        caller.end(commits=commits, bumps=True)
+    assert [row.marker_offset for row in caller.queries.aborted_from(KEY, 0, limit=9)] == [1, 5]
+    opened = caller.send(OpenJob(kind="compact", name="", lease_ms=1000, age_max_ms=1000))
+    assert isinstance(opened, JobOpened)
+
+    def forget(n: int, markers: list[int], clean_end: int) -> list[int]:
+        partition = ReplacedPartition(
+            partition_key=KEY, inputs=[], outputs=[], clean_end=clean_end, markers=markers
+        )
+        replaced = caller.send(
+            ReplaceRuns(job=opened.job, n=n, input_keys=[], objects=[], partitions=[partition])
+        )
+        assert isinstance(replaced, RunsReplaced)
+        return replaced.codes
+
+    for number, (markers, clean_end) in enumerate(
+        [([1], 1), ([1], -1), ([1, 5], 5), ([1 << 63], 6)], start=1
+    ):
+        assert forget(number, markers, clean_end) == [Refusal.INVALID_REPLACEMENT]
+    assert caller.queries.is_abort_known(KEY, 5)
+    assert not caller.queries.is_abort_known(KEY, 4)
+    assert forget(5, [1, 3], 5) == [0]
+    assert [row.marker_offset for row in caller.queries.aborted_from(KEY, 0, limit=9)] == [5]
+    assert [caller.queries.is_abort_known(KEY, offset) for offset in (1, 4, 5, 6)] == [
+        True,
+        True,
+        True,
+        False,
+    ]
