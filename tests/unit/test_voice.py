@@ -30,6 +30,11 @@ FIRST_WORDS = frozenset(
 FIRST_WORDS_OF_FUNCTIONS = FIRST_WORDS | frozenset(["How", "When", "Where", "Why"])
 """A constant's docstring may still say "How long ...": it names a quantity."""
 
+FRAGMENTS = re.compile(
+    r"(Per|For how (long|many|much)|Since when|Up to|At (least|most)|About how)\b"
+)
+"""No docstring of a module, class or function begins so: what follows has no verb of its own."""
+
 WORDS = re.compile(
     r"""\b( nobody | somebody | whoever | anew | befell | till | told | beside | so\s+long
     | tells?\s+of | save\s+for | g[ai]ves?\s+way
@@ -72,6 +77,10 @@ def _begins_badly(text: str, described: ast.AST) -> bool:
         value = described.value if isinstance(described, ast.Assign) else None
         return value is None or (isinstance(value, ast.Constant) and not _is_bool(value))
     is_assignment = isinstance(described, ast.Assign | ast.AnnAssign)
+    if text.strip().startswith("There is no such"):
+        return True  # name what is missing
+    if not is_assignment and FRAGMENTS.match(text.strip()):
+        return True
     return word in (FIRST_WORDS if is_assignment else FIRST_WORDS_OF_FUNCTIONS)
 
 

@@ -232,7 +232,7 @@ class ClusterFoundation(Foundation):
 
     @property
     def equal_position(self) -> int:
-        """Up to here this agent's state is known to be equal to another's; 0: nothing is known."""
+        """Return up to where this agent's state is known to equal another's; 0: nowhere."""
         return 0 if self.digests is None else self.digests.equal_position
 
     def ask_digest(self) -> None:

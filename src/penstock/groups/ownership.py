@@ -23,7 +23,7 @@ class Ownership(Protocol):
         ...
 
     def served_s(self) -> float:
-        """For how long groups have been served here without a break, in seconds; 0: they aren't.
+        """Return for how many seconds groups have been served here unbroken; 0: they aren't.
 
         A member can't show that it lives while it isn't served, so its session doesn't end.
         """

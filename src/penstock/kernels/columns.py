@@ -34,7 +34,7 @@ def bytes_column(array: pa.Array, count: int) -> Bytes:
 
 
 def valid_rows(array: pa.Array) -> Uint8s:
-    """Per row 1 where it isn't null."""
+    """Return for each row 1 where it isn't null."""
     if not array.null_count:
         return np.ones(len(array), dtype=uint8)
     valid: Uint8s = array.is_valid().to_numpy(zero_copy_only=False).astype(uint8, copy=False)

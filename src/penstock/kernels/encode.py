@@ -207,7 +207,7 @@ def _row_bytes(
     names: build.Bytes,
     header_values: build.Bytes,
 ) -> Int64s:
-    """At least the bytes of each row as a record."""
+    """Return how many bytes each row has as a record, at least."""
     sizes = (
         np.diff(keys[1]).astype(int64)
         + np.diff(values[1])

@@ -17,7 +17,7 @@ from penstock.kernels.memory import load
 
 
 def partition_of_keys(keys: pa.Array, partition_count: int) -> Int64s:
-    """Per key its partition; -1 for a null.
+    """Return for each key its partition; -1 for a null.
 
     Args:
         keys: an Arrow column of binary or string.

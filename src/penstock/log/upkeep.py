@@ -254,7 +254,7 @@ class Upkeep:
 
     @property
     def checked_position(self) -> int:
-        """Up to which the state is known to be what the journal gives; 0: it is not known."""
+        """Return up to where the state is known to be what the journal gives; 0: nowhere."""
         return self._base.position if self._base is not None else 0
 
     async def _in_pool(self, work: Callable[[], T]) -> T:

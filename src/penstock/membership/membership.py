@@ -202,7 +202,7 @@ class Membership:
             heard(Cause.END_EPOCH, error, logger, "the others will find this agent silent")
 
     def silent_s(self, agent: int) -> float:
-        """For how long this agent has heard nothing from another, in seconds."""
+        """Return for how long this agent has heard nothing from another, in seconds."""
         if agent == self._me:
             return 0.0
         return self._silence.silent_s(agent, self._clock.monotonic_s())

@@ -49,7 +49,7 @@ class SilenceDetector:
         self._seen = seen
 
     def silent_s(self, agent: int, now_s: float) -> float:
-        """Since when an agent has had no entry, in seconds; 0 for one that is not known."""
+        """Return since when an agent has had no entry, in seconds; 0 for one that is not known."""
         known = self._seen.get(agent)
         return 0.0 if known is None else now_s - known.at_s
 

@@ -1,4 +1,4 @@
-"""Since when the journal has answered this agent without a break. Pure.
+"""Watches since when the journal has answered this agent without a break. Pure.
 
 Whatever is concluded from silence (an agent is gone, a session has ended) counts only while the
 journal answers, and has answered for as long: a journal that was away, or a process that was
@@ -35,5 +35,5 @@ class HeadWatch:
             self.since_s = now_s
 
     def answered_for_s(self, now_s: float) -> float:
-        """For how long it has answered without a break; 0 while it does not."""
+        """Return for how long it has answered without a break; 0 while it does not."""
         return 0.0 if self.since_s is None else max(0.0, now_s - self.since_s)

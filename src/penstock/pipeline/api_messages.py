@@ -147,13 +147,13 @@ class Topics(Message, frozen=True):
 
 
 class OffsetsRequest(Message, frozen=True):
-    """Per item (topic id, partition, timestamp in ms): the first offset of that time or later."""
+    """Holds for each (topic id, partition, timestamp in ms) the first offset from then on."""
 
     items: list[tuple[str, int, int]]
 
 
 class Offsets(Message, frozen=True):
-    """Per item; -1: no record is that new."""
+    """Holds for each item; -1: no record is that new."""
 
     offsets: list[int]
 
@@ -214,7 +214,7 @@ class ProducersRequest(Message, frozen=True):
 
 
 class Producers(Message, frozen=True):
-    """Per partition flat triples: producer id, epoch, last sequence."""
+    """Holds for each partition flat triples: producer id, epoch, last sequence."""
 
     producers: list[list[int]]
 
@@ -231,7 +231,7 @@ class AccessRequest(Message, frozen=True):
 
 
 class Accesses(Message, frozen=True):
-    """Per key a presigned URL, or "": through the agent, at OBJECTS_PATH/KEY."""
+    """Holds for each key a presigned URL, or "": through the agent, at OBJECTS_PATH/KEY."""
 
     urls: list[str]
 
@@ -290,7 +290,7 @@ class ReplaceRequest(Message, frozen=True):
 
 
 class Replaced(Message, frozen=True):
-    """Per partition "" (done) or why not: input_changed, invalid_replacement, unknown_partition."""
+    """Holds per partition "" (done), or input_changed, invalid_replacement, unknown_partition."""
 
     codes: list[str]
 

@@ -230,7 +230,7 @@ class PipelineClient:
         return found
 
     def offsets(self, items: Sequence[tuple[str, int, int]]) -> list[int]:
-        """Per (topic id, partition, time in ms) the first offset of that time or later; -1: none.
+        """Return per (topic id, partition, time in ms) the first offset from then on; -1: none.
 
         Raises:
             NotFoundError: no such topic or partition.
@@ -305,7 +305,7 @@ class PipelineClient:
     def accesses(
         self, method: str, keys: Sequence[str], *, seconds: int = ACCESS_SECONDS
     ) -> list[str]:
-        """Per key a presigned URL for `GET` or `PUT`, good for `seconds`; "": through the agent.
+        """Return per key a presigned URL for `GET` or `PUT`, good for `seconds`; "": by the agent.
         To be kept in memory alone."""
         urls: list[str] = []
         for start in range(0, len(keys), ACCESSES_PER_CALL):

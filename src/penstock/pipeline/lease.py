@@ -95,7 +95,7 @@ class JobLease:
 
     @property
     def lease_ms(self) -> int:
-        """For how long it is kept without being renewed."""
+        """Return for how long it is kept without being renewed."""
         return round(self._lease_s * 1000)
 
     def check(self) -> None:

@@ -110,7 +110,7 @@ def _plan(
 
 
 def _size(topic: TopicState, area: Range) -> int:
-    """About how many bytes, by the partition's mean."""
+    """Return about how many bytes, by the partition's mean."""
     state = topic.partitions[area.partition]
     offsets = max(1, state.high_watermark - state.log_start)
     return state.size_bytes * (area.end - area.start) // offsets

@@ -102,7 +102,7 @@ class TableWatch:
         return Lag(name, lags[name].seconds)
 
     def silent_s(self) -> float:
-        """For how long no agent has said how far topics and tables are."""
+        """Return for how long no agent has said how far topics and tables are."""
         with self._lock:
             return self._clock.monotonic_s() - self._looked_s
 

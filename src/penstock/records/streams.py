@@ -58,7 +58,7 @@ class RecordStream(Protocol):
     """The decompressed records of one batch."""
 
     def read(self, size: int) -> bytes:
-        """At most `size` bytes that follow; none: the end.
+        """Return at most `size` bytes that follow; none: the end.
 
         Raises:
             BatchError: INVALID: the bytes are not whole, or not of the codec.

@@ -62,7 +62,7 @@ class Refusal(enum.IntEnum):
     MALFORMED = 33
     """Numbers or texts of the command are none that it may have."""
     UNKNOWN_HISTORY = 34
-    """There is no such lost history."""
+    """The state doesn't know the lost history."""
     HISTORY_GREW = 35
     """More of the lost history was found since it was looked at."""
     CLOCKS_DISAGREE = 36
@@ -70,7 +70,7 @@ class Refusal(enum.IntEnum):
     PRODUCER_ID_MISMATCH = 37
     """The transactional id isn't known, or has another producer id."""
     INVALID_TRANSACTION_STATE = 38
-    """There is no such transaction that is ongoing, or what is asked for isn't in it."""
+    """The transaction isn't ongoing, or what is asked for isn't in it."""
     TRANSACTION_TOO_LARGE = 39
     """The transaction would have more partitions, groups or offsets than one may have."""
     STALE_CONNECTION = 40
@@ -136,7 +136,7 @@ class BatchStatus(enum.IntEnum):
 
 
 class RunsCommitted(Answer, frozen=True, tag="runs"):
-    """Per run of the command, in its order: flat pairs (BatchStatus, base offset) per batch."""
+    """Holds per run, in the command's order, flat pairs (BatchStatus, base offset) per batch."""
 
     runs: list[list[int]]
 
@@ -148,7 +148,7 @@ class SegmentStored(Answer, frozen=True, tag="segment"):
 
 
 class LogTrimmed(Answer, frozen=True, tag="trim"):
-    """Per item: the partition's log start offset now, or minus a Refusal."""
+    """Holds for each item: the partition's log start offset now, or minus a Refusal."""
 
     starts: list[int]
 
@@ -174,7 +174,7 @@ class LossAccepted(Answer, frozen=True, tag="loss"):
 
 
 class RunsRestored(Answer, frozen=True, tag="restore"):
-    """Per run of the command: 0, or a Refusal (UNKNOWN_PARTITION, INPUT_CHANGED,
+    """Holds for each run of the command: 0, or a Refusal (UNKNOWN_PARTITION, INPUT_CHANGED,
     INVALID_REPLACEMENT)."""
 
     codes: list[int]
@@ -195,7 +195,7 @@ class JobOpened(Answer, frozen=True, tag="job"):
 
 
 class RunsReplaced(Answer, frozen=True, tag="replace"):
-    """Per partition of the command: 0, or a Refusal (INPUT_CHANGED, INVALID_REPLACEMENT,
+    """Holds for each partition of the command: 0, or a Refusal (INPUT_CHANGED, INVALID_REPLACEMENT,
     UNKNOWN_PARTITION)."""
 
     codes: list[int]
@@ -232,7 +232,7 @@ class TransactionsAborted(Answer, frozen=True, tag="txns"):
 
 
 class OffsetsCommitted(Answer, frozen=True, tag="offsets"):
-    """Per offset of the command: 0, or a Refusal."""
+    """Holds for each offset of the command: 0, or a Refusal."""
 
     codes: list[int]
 

@@ -371,7 +371,7 @@ class Tables:
         )
 
     def empty_since_ms(self, group_id: str) -> int | None:
-        """Since when a group has been empty; None: it isn't, or there is none."""
+        """Return since when a group has been empty; None: it isn't, or there is none."""
         found = self.execute(
             "SELECT empty_since_ms FROM groups WHERE group_id = ?", (group_id,)
         ).fetchone()
@@ -391,7 +391,7 @@ class Tables:
         )
 
     def group_times(self, group_id: str) -> tuple[int, int] | None:
-        """Since when a group has been empty, and when the newest of its offsets was committed; -1:
+        """Return since when a group has been empty and when its newest offset was committed; -1:
         it isn't, there is none. None: no such group."""
         self.flush_offsets()
         row: tuple[int, int] | None = self.execute(

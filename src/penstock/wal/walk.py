@@ -212,7 +212,7 @@ class Window:
         self._data = memoryview(b"")
 
     def read(self, position: int, length: int) -> memoryview:
-        """Up to `length` bytes; fewer at the file's end. Valid until the next call."""
+        """Return up to `length` bytes; fewer at the file's end. Valid until the next call."""
         at = position - self._start
         if at < 0 or at + length > len(self._data):
             self._start, at = position, 0

@@ -20,7 +20,7 @@ class Admitted(Protocol):
     client_host: str
 
     def idle_since_s(self) -> float | None:
-        """Since when it has had nothing to do, by the clock's monotonic time; None: it has."""
+        """Return since when it has been idle, by the clock's monotonic time; None: it isn't."""
         ...
 
     def end_idle(self, *, for_room: bool) -> None:

@@ -108,7 +108,7 @@ class Lanes:
         return len(self._waiting[lane])
 
     def longest_wait_s(self, now_s: float) -> float:
-        """For how long the ticket that has waited for longest waits; 0: none does."""
+        """Return for how long the ticket that has waited for longest waits; 0: none does."""
         heads = self._heads()
         return now_s - heads[0].since_s if heads else 0.0
 

@@ -63,7 +63,7 @@ class WalSource:
         return [Candidate(name, load, is_raw=True)]
 
     def _moves(self, runs: Sequence[StoredRun]) -> list[list[_Source]]:
-        """Per run where it came from; blocking."""
+        """Return for each run where it came from; blocking."""
         wanted: dict[tuple[str, int], list[int]] = {}
         for index, run in enumerate(runs):
             if run.object_key:

@@ -342,7 +342,7 @@ class FileRuns:
         return identity
 
     def _checked_end(self, object_key: str, file: RegionFile, position: int) -> int:
-        """Up to where the file is checked from a batch on.
+        """Return up to where the file is checked from a batch on.
 
         Raises:
             Unsendable: that batch is damaged.
@@ -446,7 +446,7 @@ class FileRuns:
         return _Walked(start, taken_end, end_offset, cold, expected, ahead)
 
     def _known_end(self, file: RegionFile, start: int, needed: int, end: int) -> int:
-        """Up to where the file is in memory, looking from `start` until `needed` is passed."""
+        """Return up to where the file is in memory, from `start` until `needed` is passed."""
         peek, probe = file.peek, self._probe
         while start < needed:
             at = min(start + _PROBE_BYTES, end) - 1

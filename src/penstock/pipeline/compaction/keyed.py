@@ -191,7 +191,7 @@ class _Cleaning:
         )
 
     def _alive(self, first: int, count: int) -> Uint8s:
-        """Per dirty record from ordinal `first` on whether it isn't dead."""
+        """Return for each dirty record from ordinal `first` on whether it isn't dead."""
         bits = self._dead[first >> 3 : (first + count + 7) >> 3]
         skip = first & 7
         return 1 - np.unpackbits(bits, bitorder="little")[skip : skip + count]

@@ -47,8 +47,8 @@ class Retention:
 
 @dataclass(slots=True, frozen=True)
 class Verdict:
-    """Per record whether it is kept; per batch whether it is kept without records, and its new
-    delete horizon or -1."""
+    """Holds per record whether it is kept; per batch whether it is kept without records, and its
+    new delete horizon or -1."""
 
     keep: Uint8s
     keep_empty: Uint8s

@@ -210,7 +210,7 @@ def _begins(
     losses: Losses,
     last: Ends | None,
 ) -> dict[int, tuple[int, bool]]:
-    """Per partition its next offset, and whether records before it were skipped."""
+    """Return for each partition its next offset, and whether records before it were skipped."""
     if known is not None and known.topic_id != topic.topic_id:
         raise _recreated(topic.name, known.topic_id, topic.topic_id)
     answer = {}

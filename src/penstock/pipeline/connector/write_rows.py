@@ -132,7 +132,7 @@ class RowEncoder:
             )
 
     def _partitions(self, target: TopicTarget, chunk: pa.RecordBatch, chosen: Int64s) -> Int64s:
-        """Per chosen row: as the row says, else by its key, else many rows in turn for each."""
+        """Return partitions of rows: as the row says, else by its key, else many rows in turn."""
         keys = _column(chunk, self.columns.key)
         if keys is None:
             partitions = np.full(len(chosen), -1, dtype=np.int64)

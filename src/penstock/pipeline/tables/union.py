@@ -311,7 +311,7 @@ def _followed(
 
 
 def _size(state: PartitionState, wanted: Range) -> int:
-    """About how many bytes a range is, by the partition's mean."""
+    """Return about how many bytes a range is, by the partition's mean."""
     offsets = max(1, state.high_watermark - state.log_start)
     return state.size_bytes * (wanted.end - wanted.start) // offsets
 

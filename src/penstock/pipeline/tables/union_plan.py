@@ -28,7 +28,7 @@ def plan_union(
     pinned: Sequence[PartitionState],
     now: Sequence[PartitionState],
 ) -> UnionPlan:
-    """Per partition [the snapshot's offset, pinned high watermark), where that is not empty.
+    """Return per partition [the snapshot's offset, pinned high watermark), where not empty.
 
     Args:
         held, epochs: what the snapshot holds: next offsets, and the leader epochs of the records

@@ -175,7 +175,7 @@ class PipelinedConnection:
             self.fail(str(error))
 
     def _take_results(self) -> None:
-        """Per statement: its result, nothing (its end), then the sync point's result."""
+        """Return per statement its result and nothing (its end), then the sync point's result."""
         pgconn = self._pgconn
         while self._pending and self.failure is None and not pgconn.is_busy():
             result = pgconn.get_result()
