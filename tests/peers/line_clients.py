@@ -49,7 +49,8 @@ def kafka_java() -> LineProgram | str:
             return "there are no mvn and JDK on the PATH, which build the Java client"
         making = folder.with_suffix(f".{os.getpid()}")
         copy = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={making}"]
-        compile_it = ["javac", "-cp", f"{making}/*", "-d", str(making), "LineClient.java"]
+        programs = sorted(path.name for path in sources.glob("*.java"))
+        compile_it = ["javac", "-cp", f"{making}/*", "-d", str(making), *programs]
         for command in (copy, compile_it):
             missing = _run("the Java client", command, cwd=sources)
             if missing:
