@@ -148,7 +148,8 @@ class ClusterAgent:
         self.level_max = level_max
         self.clock = VirtualClock(world.loop, skew_ms=skew_ms)
         self.node = world.loop.node(f"agent {agent_id}")
-        self.journal = SlowRows(world.journal.connect())
+        self._connection = world.journal.connect()
+        self.journal = SlowRows(self._connection)
         self.fatal: list[BaseException] = []
         """What would have ended its process."""
         self.shard_settings = shards or ShardSettings()
@@ -244,6 +245,10 @@ class ClusterAgent:
     def resume(self) -> None:
         """SIGCONT."""
         self.world.loop.resume(self.node)
+
+    def cut_from_journal(self) -> None:
+        """Have the journal be away from this agent alone."""
+        self._connection.cut = True
 
     # -- what clients do -------------------------------------------------------------------------
 

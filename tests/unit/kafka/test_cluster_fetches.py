@@ -99,6 +99,19 @@ async def test_a_fetch_that_waits_at_an_agent_that_is_cut_off_alone_is_woken(wor
     assert world.loop.time() - woken_s < 1, "not at the end of its wait"
 
 
+async def test_an_agent_whose_journal_is_cut_sends_waiting_fetches_to_others(world: World) -> None:
+    """From the start of the agent on, and by what the others answer it."""
+    first, second = await world.cluster(1, 2)
+    await first.topic("flights")
+    await asyncio.sleep(1)
+    waiting = asyncio.ensure_future(fetch(second, 0, wait_ms=600_000))
+    await asyncio.sleep(3)
+    second.cut_from_journal()
+    cut_s = world.loop.time()
+    assert (await waiting).error_code.value == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert world.loop.time() - cut_s < 2
+
+
 async def wake_all(agent: ClusterAgent) -> None:
     """What `Log.let_go` does."""
     assert agent.log is not None

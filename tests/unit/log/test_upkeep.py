@@ -101,6 +101,27 @@ async def test_the_journal_is_trimmed_behind_the_snapshot_before_the_last(rig: R
         assert low == (positions[-2] + 1 if len(positions) > 1 else 1)
 
 
+@pytest.mark.options(state_check_interval_ms=3_600_000)
+async def test_the_journal_is_kept_for_the_check_that_is_to_come(rig: Rig) -> None:
+    """The first check begins at nothing, and the next one where that ended."""
+    (key,) = await rig.topic("t")
+    for _ in range(4):
+        await write(rig, key, 10)
+        await rig.upkeep.snapshot()
+    assert journal_bounds(rig)[0] == 1
+    rig.clock.advance(3_601)
+    await rig.upkeep.run_once()
+    checked = rig.upkeep.checked_position
+    assert checked == (await stored(rig))[-1]
+    assert journal_bounds(rig)[0] == (await stored(rig))[-2] + 1
+    for _ in range(3):
+        await write(rig, key, 10)
+        await rig.upkeep.snapshot()
+    assert rig.upkeep.checked_position == checked
+    assert journal_bounds(rig)[0] == checked + 1
+    assert (await stored(rig))[0] == checked, "it is what the next check goes on from"
+
+
 @pytest.mark.parametrize("which", [0, 1])
 def test_each_kept_snapshot_and_the_journals_tail_make_the_same_state(
     tmp_path: Path, which: int

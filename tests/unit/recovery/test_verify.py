@@ -150,6 +150,22 @@ def test_a_directory_is_clean_after_trims_deletions_and_restarts(
     assert report.topics == 2
 
 
+def test_what_was_deleted_of_a_run_is_not_counted(tmp_path: Path) -> None:
+    """A run of two batches is whole on disk though the log starts at its second one."""
+
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        for number in range(2):
+            await rig.append(key, *(b"%d" % n for n in range(number, number + BATCH_RECORDS)))
+        await rig.drain()
+        await rig.log.delete_records([(key, BATCH_RECORDS)])
+
+    run_rig(tmp_path / "data", test)
+    report = report_of(tmp_path / "data")
+    assert not report.findings, text(report)
+    assert (report.runs, report.batches, report.records) == (1, 1, BATCH_RECORDS)
+
+
 def test_an_empty_directory_is_clean(tmp_path: Path) -> None:
     async def nothing(rig: Rig) -> None:
         await rig.topic("t")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.log.retention import orphans
+from penstock.model.errors import ConflictError
 from penstock.ports.objects import ObjectInfo
 from penstock.segment import epoch_prefixes, job_object_key, object_key, parse_object_key
 from penstock.state.answers import Done
@@ -81,6 +82,27 @@ def test_a_pass_lists_a_bounded_number_of_objects_and_the_walk_comes_round(
         for _ in range(7):
             condemned += await agent.log.keeper.condemn_orphans()
         assert condemned == 101
+
+    run_cluster(tmp_path, test)
+
+
+def test_what_another_put_under_a_number_of_this_epoch_is_no_orphan(tmp_path: Path) -> None:
+    """A bucket that two clusters share, by a mistake: the object may be the other's record."""
+
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        numbers = agent.log.numbers
+        mine, foreign = numbers.begin(), numbers.begin()
+        for number in (mine, foreign):
+            await cluster.store.put(numbers.key(number), [b"x"])
+        numbers.end(mine, named=True)
+        numbers.skip(foreign, ConflictError("put", numbers.key(foreign), "it exists"))
+        await passing(GRACE_S + 1)
+        assert await agent.log.keeper.condemn_orphans() == 1
+        condemned = {
+            row.key for row in agent.queries.objects("", 9) if row.condemned_ms is not None
+        }
+        assert condemned == {numbers.key(mine)}
 
     run_cluster(tmp_path, test)
 
