@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from sim.history import History, Place
 
 
+TOPIC = "transactional"
+PARTITIONS = 2
+
+
 class Outcome(enum.Enum):
     """What is known of a transaction."""
 

@@ -31,6 +31,7 @@ from sim.chance import Chance
 from sim.cleaned import Output
 from sim.clocks import Clocks
 from sim.committed import Transactions
+from sim.committed_reader import check_transactions
 from sim.differing import differ
 from sim.differing_in_life import all_found, operate
 from sim.drills import drill
@@ -45,7 +46,7 @@ from sim.profiles import profile_of
 from sim.restored import restore
 from sim.restored_in_life import restore_in_life
 from sim.rot import Rot
-from sim.transactor import check_transactions, prepare_transactions
+from sim.transactor import prepare_transactions
 from sim.watched import WatchedBucket, WatchedJournal
 from support.simulated.journal import JournalFaults
 from support.simulated.store import SimulatedBucket
