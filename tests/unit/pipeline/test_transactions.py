@@ -12,6 +12,7 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
+import penstock.tables
 from penstock.kernels.decode import decode
 from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.api_messages import Range, TopicState
@@ -128,6 +129,25 @@ def test_what_is_open_comes_once_it_is_committed_and_never_if_it_is_aborted(
     api.transaction(f"good {topic}", [(topic, 0, b"k", b"more")], commits=True)
     assert follow(api, lake, topic).rows == 2
     assert lake.rows(topic, "value") == [(value,) for value in (*COMMITTED, b"held back", b"more")]
+
+
+def test_a_view_of_table_and_log_has_what_is_committed_on_both_sides(
+    api: ApiServer, topic: str, lake: Lake
+) -> None:
+    (url,) = api.client.options.urls
+
+    def offsets() -> list[int]:
+        rows = penstock.tables.read(topic, url=url, warehouse=str(lake.folder))
+        found: list[int] = sorted(rows.column("offset").to_pylist())
+        return found
+
+    follow(api, lake, topic)
+    assert offsets() == [0, 2, 5]
+    api.transaction(f"good {topic}", [(topic, 0, b"k", b"more")], commits=True)
+    assert offsets() == [0, 2, 5]
+    api.transaction(f"open {topic}", [], commits=False)
+    # 6 was aborted, 7 is the plain record in it, 8 the committed one, 9 and 10 are markers.
+    assert offsets() == [0, 2, 5, 7, 8]
 
 
 def test_an_export_holds_what_is_committed_and_is_imported_where_it_was(
