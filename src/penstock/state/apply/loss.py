@@ -8,11 +8,14 @@ from collections.abc import Iterable
 from typing import Final
 
 from penstock.model.ids import PartitionKey
+from penstock.records.markers import MARKER_BYTES
 from penstock.state.answers import AnyAnswer, LossAccepted, Refusal, Refused
 from penstock.state.apply.context import ApplyContext
 from penstock.state.changes import RunsMoved
 from penstock.state.commands import KEPT_FIELDS, KEPT_RUNS_MAX, AcceptLoss
 from penstock.state.numbers import are_int64
+from penstock.state.tables import PartitionRow
+from penstock.state.transactions import Marker
 
 _FOUND: Final = {
     "wal_runs": "SELECT end_offset, generation, position, length FROM wal_runs"
@@ -53,6 +56,7 @@ def accept_loss(context: ApplyContext, command: AcceptLoss) -> AnyAnswer:
     )
     if kept is None or not lost:
         return Refused(Refusal.INVALID_REPLACEMENT, "what is kept does not lie within the run")
+    lost = without_aborts(context, key, partition, lost)
     tables.execute(
         f"DELETE FROM {table} WHERE partition_key = ? AND base_offset = ?",  # noqa: S608
         (key, command.base_offset),
@@ -110,3 +114,39 @@ def offsets_between(start: int, end: int, kept: Iterable[tuple[int, int]]) -> li
     if start < end:
         lost.append((start, end))
     return lost
+
+
+def without_aborts(
+    context: ApplyContext, key: int, partition: PartitionRow, lost: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Make markers of aborts that are among lost offsets again, as rows; what is lost without them.
+
+    A reader that knows of an abort and met no marker would take its producer's later records for
+    aborted. Which producer it was is all that readers look at: epoch and time are not known.
+    """
+    tables = context.tables
+    left: list[tuple[int, int]] = []
+    for start, end in lost:
+        made = tables.execute(
+            "SELECT marker_offset, producer_id FROM aborted WHERE partition_key = ?"
+            " AND marker_offset >= ? AND marker_offset < ? ORDER BY marker_offset",
+            (key, start, end),
+        ).fetchall()
+        for offset, producer_id in made:
+            marker = Marker(producer_id, 0, commits=False, time_ms=context.time_ms)
+            tables.new_wal_runs.append(
+                [
+                    key,
+                    offset,
+                    offset + 1,
+                    marker.generation,
+                    producer_id,
+                    MARKER_BYTES,
+                    context.time_ms,
+                    1,
+                    None,
+                ]
+            )
+        partition.bytes_live += MARKER_BYTES * len(made)
+        left += offsets_between(start, end, ((offset, offset + 1) for offset, _ in made))
+    return left

@@ -11,7 +11,7 @@ from typing import Final
 from penstock.model.ids import PartitionKey
 from penstock.state.answers import AnyAnswer, Refusal, RunsRestored
 from penstock.state.apply.context import ApplyContext
-from penstock.state.apply.loss import offsets_between
+from penstock.state.apply.loss import offsets_between, without_aborts
 from penstock.state.apply.records import refuse_object
 from penstock.state.changes import RunsMoved
 from penstock.state.commands import KEPT_FIELDS, RestoredRun, RestoreRuns
@@ -87,6 +87,7 @@ def _restore(
         _note(context, "rebuilt_ranges", key, [(row[0], row[1]) for row in restored])
         both = sorted((row[0], row[1]) for row in (*kept, *restored))
         missing = offsets_between(run.base_offset, run.end_offset, both)
+        missing = without_aborts(context, key, partition, missing)
         _note(context, "lost_ranges", key, missing)
     context.changes.append(
         RunsMoved(

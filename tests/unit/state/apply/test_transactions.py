@@ -15,6 +15,7 @@ from penstock.state.answers import (
     BatchStatus,
     Done,
     JobOpened,
+    LossAccepted,
     OffsetsCommitted,
     Refusal,
     Refused,
@@ -29,6 +30,7 @@ from penstock.state.command import OffsetWrite
 from penstock.state.commands import (
     ADDS_ITSELF,
     TRANSACTIONAL,
+    AcceptLoss,
     AlterClusterConfigs,
     AnyCommand,
     ClearLeftovers,
@@ -38,7 +40,9 @@ from penstock.state.commands import (
     DeleteOffsets,
     DeleteTopic,
     ExpireProducers,
+    MovedRun,
     RunCommit,
+    StoreSegment,
     TrimLog,
 )
 from penstock.state.orders import LocalJournal
@@ -62,7 +66,7 @@ from penstock.state.transaction_commands import (
     InitTransaction,
 )
 from penstock.state.transaction_tables import IS_ONGOING, SELECT_TRANSACTIONS
-from penstock.state.transactions import TransactionState, is_marker
+from penstock.state.transactions import TransactionState, is_marker, marker_of_run
 from support.state_rows import group_offsets
 from unit.state.orders import KEY, TOPIC_ID, TestClock, batch, commit, open_order, topic
 
@@ -721,3 +725,38 @@ def test_an_abort_is_forgotten_once_a_cleaning_has_removed_its_marker(caller: Ca
         True,
         False,
     ]
+
+
+def test_a_lost_marker_of_an_abort_is_made_again(caller: Caller) -> None:
+    """Whatever is lost around it: else the producer's next records would be taken for aborted."""
+    caller.init()
+    for commits in (False, True):
+        caller.produce()
+        caller.end(commits=commits, bumps=True)
+    rows = caller.queries.runs_from(KEY, 0, limit=9)
+    length = sum(row.length for row in rows)
+    moved = MovedRun(
+        partition_key=KEY,
+        position=16,
+        runs=[n for r in rows for n in (r.base_offset, r.generation, r.position, r.length)],
+    )
+    caller.send(StoreSegment(object_key="o", object_bytes=999, runs=[moved]))
+    (run,) = caller.queries.runs_from(KEY, 0, limit=9)
+    assert (run.base_offset, run.end_offset, run.length) == (0, 4, length)
+    loss = AcceptLoss(
+        partition_key=KEY,
+        base_offset=0,
+        end_offset=4,
+        object_key="o",
+        wal=0,
+        position=16,
+        length=length,
+        kept=[],
+    )
+    assert caller.send(loss) == LossAccepted([0, 1, 2, 4])
+    (marker,) = caller.queries.runs_from(KEY, 0, limit=9)
+    assert (marker.base_offset, marker.end_offset, marker.sum) == (1, 2, None)
+    assert marker_of_run(marker).producer_id == caller.producer_id
+    assert not marker_of_run(marker).commits
+    assert caller.queries.lost_ranges_of(KEY) == [(0, 1), (2, 4)]
+    assert caller.queries.partition_bytes([KEY]) == {KEY: 78}
