@@ -26,7 +26,7 @@ import org.apache.kafka.common.TopicPartition;
  *
  * <pre>
  * LineClient produce BOOTSTRAP TOPIC
- * LineClient member BOOTSTRAP TOPIC GROUP
+ * LineClient member BOOTSTRAP TOPIC GROUP [RACK]
  * </pre>
  *
  * The end of its input ends it: the producer flushes, the member leaves its group.
@@ -44,6 +44,9 @@ public final class LineClient {
       produce(settings, arguments[2], lines);
     } else {
       settings.put("group.id", arguments[3]);
+      if (arguments.length > 4) {
+        settings.put("client.rack", arguments[4]);
+      }
       consume(settings, arguments[2], lines);
     }
   }
