@@ -192,7 +192,7 @@ class Cleaned:
             if partition.batches.get(header.base) == header:
                 continue
             within = [base for base in partition.batches if header.base <= base < header.end]
-            horizons = {partition.horizons[base] for base in within if base in partition.horizons}
+            horizons = self._horizons(partition, header)
             if header.producer_id >= 0 or len(horizons) > 1:
                 violate("merge-changed", f"{where}: {header}, delete horizons {horizons}")
             for base in within:
@@ -210,6 +210,16 @@ class Cleaned:
                     violate(
                         "merge-changed", f"{where}: {records.get(offset)!r} at {offset}: {known}"
                     )
+
+    def _horizons(self, partition: KeyedPartition, merged: Header) -> set[int]:
+        """Return the delete horizons of the batches that a merged one is made of: an empty batch
+        is none of them, since a cleaning has left it out."""
+        left = {
+            partition.batch_of[offset]
+            for offset in range(merged.base, merged.end)
+            if offset in partition.batch_of and offset not in partition.gone
+        }
+        return {partition.horizons[base] for base in left if base in partition.horizons}
 
     def _clean(self, partition: KeyedPartition, offsets: range, command: ReplaceRuns) -> set[int]:
         """Clean the truth at some offsets; those of them that are still there."""

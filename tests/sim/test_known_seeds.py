@@ -46,6 +46,8 @@ KNOWN = {
     466530306712: "takeover-failed",
     # A cluster was restored to a moment before its first topic, and clients picked one of none.
     700458: "actor-failed",
+    # A batch that a cleaning had emptied was counted among those that were merged.
+    1637: "merge-changed",
 }
 
 
