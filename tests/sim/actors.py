@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.kafka.errors import ErrorCode
-from sim.wire import BrokenError, Client
+from sim.connections import BrokenError
+from sim.wire import Client
 
 if TYPE_CHECKING:
     from sim.agent import Agent

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from penstock.kafka.errors import ErrorCode
 from sim.actors import UNKNOWN, Actor
+from sim.connections import BrokenError
 from sim.history import Place
-from sim.wire import BrokenError
 
 
 class Admin(Actor):

@@ -1,7 +1,7 @@
 """The pipeline API of a simulated agent: the real routes, called as HTTP requests would be.
 
 What is between a caller and an agent loses requests and replies, carries out requests twice and
-long after, and is cut, as `sim.wire` does with Kafka's connections.
+long after, and is cut, as `sim.connections` does with Kafka's connections.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.app.api.sources import PipelineSources
 from penstock.model.errors import RetryableError
 from penstock.observability.metrics import Metrics
 from penstock.pipeline.api_messages import Problem
-from sim.wire import BrokenError
+from sim.connections import BrokenError
 from support.simulated.link import SimulatedLink
 
 if TYPE_CHECKING:

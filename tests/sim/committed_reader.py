@@ -9,8 +9,8 @@ from penstock.records.batch import HEADER_BYTES, stored_header
 from penstock.records.decode import decode_batch
 from sim.actors import Actor
 from sim.committed import PARTITIONS, TOPIC
+from sim.connections import BrokenError
 from sim.history import Place
-from sim.wire import BrokenError
 from support import raw_wire
 
 if TYPE_CHECKING:

@@ -43,8 +43,8 @@ from penstock.records.merging import Merging
 from penstock.state.schema import MERGING_LEVEL
 from sim.api import ProblemError
 from sim.chance import Chance
+from sim.connections import BrokenError
 from sim.pipeline import GONE, Outside
-from sim.wire import BrokenError
 
 ITEMS_PER_ROUND = 4
 SETTINGS = CompactionSettings(

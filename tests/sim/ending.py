@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.kafka.errors import ErrorCode
+from sim.connections import BrokenError
 from sim.history import ViolationError
 from sim.identity import is_keyed
 from sim.readers import Watcher
-from sim.wire import BrokenError
 
 if TYPE_CHECKING:
     from sim.agent import Agent

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from penstock.kafka.errors import ErrorCode
 from sim.actors import Actor
+from sim.connections import BrokenError
 from sim.history import Place
-from sim.wire import BrokenError
 
 if TYPE_CHECKING:
     from sim.agent import Agent

@@ -34,9 +34,9 @@ from penstock.segment import RunDescriber, build_segment, job_object_key
 from penstock.state.schema import PIPELINE_LEVEL
 from sim.actors import Actor
 from sim.api import ApiCaller, ProblemError
+from sim.connections import BrokenError
 from sim.history import Place
 from sim.inherited import PARENT_URL, InheritedStore
-from sim.wire import BrokenError
 from support.simulated.link import SimulatedLink
 from support.simulated.store import SimulatedStore
 

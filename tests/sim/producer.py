@@ -10,9 +10,9 @@ from penstock.kafka.errors import ErrorCode
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from sim.actors import UNKNOWN, Actor
+from sim.connections import BrokenError
 from sim.history import Place
 from sim.identity import is_keyed
-from sim.wire import BrokenError
 
 if TYPE_CHECKING:
     from sim.agent import Agent

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from penstock.kafka.errors import ErrorCode
 from sim.actors import UNKNOWN, Actor
+from sim.connections import BrokenError
 from sim.history import Place
 from sim.identity import is_keyed
-from sim.wire import BrokenError
 
 if TYPE_CHECKING:
     from sim.agent import Agent

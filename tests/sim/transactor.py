@@ -22,8 +22,9 @@ from sim.actors import Actor
 from sim.chance import Chance
 from sim.committed import PARTITIONS, TOPIC, Fact, Outcome
 from sim.committed_reader import CommittedReader
+from sim.connections import BrokenError
 from sim.history import Place
-from sim.wire import BrokenError, Client
+from sim.wire import Client
 
 if TYPE_CHECKING:
     from sim.agent import Agent

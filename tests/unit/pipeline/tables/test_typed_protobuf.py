@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf import descriptor_pb2, timestamp_pb2
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
 from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.tables import protoc
@@ -22,6 +22,45 @@ from support.api_server import ApiServer
 from support.registry import Registry
 from support.tables import Lake, follow, produce_values
 from support.typed import avro, record, typed, wire
+
+
+def flight_descriptor() -> descriptor_pb2.FileDescriptorProto:
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="flight.proto", package="f", syntax="proto3")
+    file.dependency.append("google/protobuf/timestamp.proto")
+    file.message_type.add(name="Other").field.add(
+        name="x", number=1, type=kinds.TYPE_INT32, label=kinds.LABEL_OPTIONAL
+    )
+    flight = file.message_type.add(name="Flight")
+    flight.oneof_decl.add(name="_gate")
+    add = flight.field.add
+    one = kinds.LABEL_OPTIONAL
+    add(name="id", number=1, type=kinds.TYPE_INT32, label=one)
+    add(name="big", number=2, type=kinds.TYPE_UINT64, label=one)
+    add(
+        name="gate",
+        number=3,
+        type=kinds.TYPE_STRING,
+        label=one,
+        proto3_optional=True,
+        oneof_index=0,
+    )
+    add(
+        name="at",
+        number=4,
+        type=kinds.TYPE_MESSAGE,
+        label=one,
+        type_name=".google.protobuf.Timestamp",
+    )
+    add(name="stops", number=5, type=kinds.TYPE_STRING, label=kinds.LABEL_REPEATED)
+    return file
+
+
+def flight_message(file: descriptor_pb2.FileDescriptorProto, name: str) -> Any:
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
 
 
 def test_protobuf_values_are_columns(
