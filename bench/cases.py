@@ -42,6 +42,7 @@ CASES = (
     Case("connections", "load", BOTH, ("connections",)),
     Case("fanout", "fanout", BOTH),
     Case("partitions", "partitions", BOTH),
+    Case("transactions", "transactions", BOTH),
 )
 
 

@@ -39,6 +39,7 @@ from fsync_floor import measure as measure_floor
 from servers import BENCH, ROOT, Contender, Running, contenders, evict, install_kafka
 from start import measure as measure_start
 from targets import medians, number, table
+from transactions import CASES as TRANSACTIONS
 
 CASE_SECONDS_MAX = 600
 FILL_RECORDS = 400_000
@@ -145,6 +146,8 @@ def run_case(case: Case, server: Running, topic: str) -> Row:
         return measured(server, *arguments)
     if case.program == "fanout":
         return run_program([str(BENCH / "fanout.py"), "--bootstrap", server.bootstrap])
+    if case.program == "transactions":
+        return run_program([str(BENCH / "transactions.py"), "--bootstrap", server.bootstrap])
     assert case.program == "partitions"
     return run_partitions(server)
 
@@ -257,6 +260,12 @@ def report(results: Row) -> str:
         *("mb_s", "mb_cpu_s", "records_s", "rec_cpu_s", "ack_p50_ms", "ack_p99_ms", "e2e_p50_ms"),
         *("e2e_p99_ms", "p50_ms", "p99_ms", "ready_s", "rss_mb", "rss_peak_mb", "drain_s"),
         *("idle_cpu_percent", "metadata_p50_ms", "create_s", "mb_cpu_s_to_all"),
+        *(
+            f"{name}_{what}"
+            for name, *_ in TRANSACTIONS
+            for what in ("commits_s", "p50_ms", "p99_ms")
+        ),
+        *("read_committed_records_s", "read_uncommitted_records_s"),
     )
     for contender, case in dict.fromkeys((row["contender"], row["case"]) for row in rows):
         these = [row for row in rows if (row["contender"], row["case"]) == (contender, case)]

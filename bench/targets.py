@@ -71,6 +71,33 @@ TARGETS = (
         "penstock.partitions.mb_cpu_s_without",
         0.9,
     ),
+    _at_least("transactions of 1 record, commits/s", *_pair("transactions", "r1p1_commits_s"), 2.0),
+    _at_most("transactions of 1 record, commit p99 ms", *_pair("transactions", "r1p1_p99_ms"), 0.5),
+    _at_least(
+        "transactions over 10 partitions, commits/s",
+        *_pair("transactions", "r100p10_commits_s"),
+        2.0,
+    ),
+    _at_most(
+        "transactions over 10 partitions, commit p99 ms",
+        *_pair("transactions", "r100p10_p99_ms"),
+        0.5,
+    ),
+    _at_least(
+        "transactions with offsets, commits/s",
+        *_pair("transactions", "r100p10_offsets_commits_s"),
+        2.0,
+    ),
+    _at_least(
+        "transactions of 1,000 records, records/s", *_pair("transactions", "r1000p10_records_s")
+    ),
+    _at_least("read_committed, records/s", *_pair("transactions", "read_committed_records_s")),
+    _at_least(
+        "read_committed against read_uncommitted, records/s",
+        "penstock.transactions.read_committed_records_s",
+        "penstock.transactions.read_uncommitted_records_s",
+        0.9,
+    ),
 )
 
 
