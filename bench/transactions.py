@@ -85,7 +85,6 @@ def measure(
             member.poll(0)
             count += 1
             offsets = [TopicPartition(topic, number, count) for number in range(partitions)]
-            producer.flush(WAIT_S)
             producer.send_offsets_to_transaction(offsets, member.consumer_group_metadata(), WAIT_S)
         started_s = time.perf_counter()
         producer.commit_transaction(WAIT_S)

@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from support.agents import PATIENCE, Agents
+from support.metrics import scrape
 from support.postgres import database_url
+from support.server import ServerProcess
 from support.transactional_clients import CLIENTS, END, SECONDS_MAX, TransactionalClient
+from support.waiting import eventually
 
 PARTITIONS = 2
 ClientType = type[TransactionalClient]
@@ -133,3 +136,35 @@ def test_each_record_is_transformed_once(
     committed = [found.offset for found in consumer.committed(places, SECONDS_MAX)]
     consumer.close()
     assert committed == [len(values)] * PARTITIONS
+
+
+def test_offsets_that_go_out_before_the_batches_cost_no_connection(tmp_path: Path) -> None:
+    """librdkafka sends them by the connection of its batches, which still wait for `linger.ms`; it
+    waits half a second where that is closed."""
+    server = ServerProcess(tmp_path / "data", tmp_path / "server.log")
+    server.start()
+    try:
+        admin = AdminClient({"bootstrap.servers": server.bootstrap})
+        admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(60)
+        member = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "g"})
+        member.subscribe(["t"])
+        eventually(lambda: member.poll(0.1) or member.assignment(), bool, timeout_seconds=60)
+        producer = Producer(
+            {"bootstrap.servers": server.bootstrap, "transactional.id": "x", "linger.ms": 50}
+        )
+        producer.init_transactions(SECONDS_MAX)
+        for number in range(1, 6):
+            producer.begin_transaction()
+            producer.produce("t", b"%d" % number, partition=0)
+            offsets = [TopicPartition("t", 0, number)]
+            metadata = member.consumer_group_metadata()
+            producer.send_offsets_to_transaction(offsets, metadata, SECONDS_MAX)
+            producer.commit_transaction(SECONDS_MAX)
+        (committed,) = member.committed([TopicPartition("t", 0)], SECONDS_MAX)
+        assert committed.offset == 5
+        late = scrape(server.http)["penstock_late_transaction_requests_total", ""]
+        assert late == 0
+        member.close()
+    finally:
+        status = server.stop()
+    assert status == 0, server.tail()

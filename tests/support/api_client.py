@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
 from datetime import timedelta
 from typing import Any
@@ -20,6 +21,8 @@ from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from support.replies import body_of
 from support.replies import encoded as encoded_answer
+
+_numbers = itertools.count(1)
 
 
 class Sink:
@@ -59,7 +62,9 @@ class ApiClient:
     def connect(self) -> None:
         """Have another connection, which has seen what the agent has applied."""
         sink: Any = self.sink
-        self.connection = ConnectionState(1, sink, seen_position=self.broker.position())
+        self.connection = ConnectionState(
+            next(_numbers), sink, seen_position=self.broker.position()
+        )
 
     async def call(self, api: str, version: int, **fields: Any) -> Any:
         """Send one request; its answer."""

@@ -42,6 +42,7 @@ class OffsetsTransaction:
     epoch: int
     adds_group: bool
     seen_position: int
+    connection: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +180,7 @@ class GroupOffsets:
             shard_epoch=loaded.shard_epoch,
             adds_group=transaction.adds_group,
             seen_position=transaction.seen_position,
+            connection=transaction.connection,
         )
         answer = await self._journal.finish(self._journal.own(partial(self._journal.ask, command)))
         if isinstance(answer, GroupError):

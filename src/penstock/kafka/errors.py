@@ -147,6 +147,8 @@ _BY_REFUSAL: Final = {
     Refusal.INVALID_TRANSACTION_STATE: ErrorCode.INVALID_TXN_STATE,
     Refusal.TRANSACTION_TOO_LARGE: ErrorCode.INVALID_TXN_STATE,
     Refusal.STALE_CONNECTION: ErrorCode.UNKNOWN_SERVER_ERROR,
+    # Clients abort the transaction, and begin it again.
+    Refusal.OTHER_CONNECTION: ErrorCode.ILLEGAL_GENERATION,
     Refusal.HISTORY_GREW: ErrorCode.UNKNOWN_SERVER_ERROR,
     Refusal.CLOCKS_DISAGREE: ErrorCode.UNKNOWN_SERVER_ERROR,
     # The agent sends the entry again in order; a client never waits for that.

@@ -75,6 +75,8 @@ class Refusal(enum.IntEnum):
     """The transaction would have more partitions, groups or offsets than one may have."""
     STALE_CONNECTION = 40
     """The request came by a connection that is older than the transaction."""
+    OTHER_CONNECTION = 41
+    """Offsets of the group came by another connection, which is older than the transaction."""
 
 
 class Answer(Struct, frozen=True, array_like=True, tag=True):

@@ -161,6 +161,7 @@ OPEN_OFFSETS: Final = """CREATE INDEX open_offsets
 TRANSACTION_GROUPS: Final = """CREATE TABLE transaction_groups (
         producer_id INTEGER NOT NULL,
         group_id TEXT NOT NULL,
+        connection INTEGER NOT NULL,
         PRIMARY KEY (producer_id, group_id)
     ) STRICT, WITHOUT ROWID"""
 PENDING_OFFSETS: Final = """CREATE TABLE pending_offsets (

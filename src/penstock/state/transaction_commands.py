@@ -48,7 +48,8 @@ class CommitToTransaction(Command, frozen=True, tag="txn@"):
     add the group to it, as AddToTransaction does (protocol V2).
 
     Answer: OffsetsCommitted, or Refused (STALE_SHARD, PRODUCER_ID_MISMATCH, FENCED_PRODUCER,
-    STALE_CONNECTION, INVALID_TRANSACTION_STATE, TRANSACTION_TOO_LARGE).
+    STALE_CONNECTION, OTHER_CONNECTION, INVALID_TRANSACTION_STATE, TRANSACTION_TOO_LARGE,
+    MALFORMED).
     """
 
     transactional_id: str
@@ -59,6 +60,9 @@ class CommitToTransaction(Command, frozen=True, tag="txn@"):
     shard_epoch: int = 0
     adds_group: bool = False
     seen_position: int = NOT_SEEN
+    connection: int = 0
+    """Identifies the connection among those of all agents; 0: nothing does, so that a late one is
+    always refused (docs/transactions.md, "Late requests")."""
 
 
 class EndTransaction(Command, frozen=True, tag="txn-"):

@@ -195,8 +195,24 @@ class TransactionTables:
     def add_groups(self, producer_id: int, groups: Sequence[str]) -> None:
         """Add groups that are not in it."""
         self._executemany(
-            "INSERT INTO transaction_groups VALUES (?, ?)",
+            "INSERT INTO transaction_groups VALUES (?, ?, 0)",
             [(producer_id, group_id) for group_id in groups],
+        )
+
+    def group_connection(self, producer_id: int, group_id: str) -> int:
+        """Return the connection by which offsets of a group came, that was older than the
+        transaction; 0: none came; `YOUNGER`: they came by younger ones alone."""
+        (found,) = self._execute(
+            "SELECT connection FROM transaction_groups WHERE producer_id = ? AND group_id = ?",
+            (producer_id, group_id),
+        ).fetchone()
+        return int(found)
+
+    def set_group_connection(self, producer_id: int, group_id: str, connection: int) -> None:
+        """Note by which connection offsets of a group have come."""
+        self._execute(
+            "UPDATE transaction_groups SET connection = ? WHERE producer_id = ? AND group_id = ?",
+            (connection, producer_id, group_id),
         )
 
     def new_offset_count(

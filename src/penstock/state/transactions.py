@@ -13,6 +13,9 @@ from penstock.state.rows import StoredRun
 NO_OPEN: Final = -1
 """First open offset of a partition without an open transaction; first offset of a transaction in a
 partition where it has no record."""
+YOUNGER: Final = -1
+"""`connection` of a group whose offsets came by connections that are younger than the transaction,
+or have carried something of it."""
 EPOCH_EXHAUSTED: Final = (1 << 15) - 2
 """From this epoch on a producer gets a new id instead of the next epoch: the one above is of the
 markers that end what is still open."""

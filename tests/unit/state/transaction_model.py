@@ -58,6 +58,8 @@ class Open:
 
     partitions: set[int] = field(default_factory=set)
     groups: set[str] = field(default_factory=set)
+    came_by: dict[str, int] = field(default_factory=dict)
+    """By group whose offsets came: the older connection, or -1: younger ones."""
     pending: dict[Place, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -210,11 +212,21 @@ class Model:
     ) -> AnyAnswer:
         owner = self.owners.get(command.transactional_id)
         refused = self.refuse(owner, command)
+        now = (owner and owner.open) or Open()
+        late = refused is not None and refused.reason is Refusal.STALE_CONNECTION
+        if late and command.group_id in now.groups and command.connection > 0:
+            refused = None
         if refused or owner is None:
             return refused or Refused(Refusal.PRODUCER_ID_MISMATCH)
-        now = owner.open or Open()
-        if not command.adds_group and command.group_id not in now.groups:
-            return Refused(Refusal.INVALID_TRANSACTION_STATE)
+        came_by = now.came_by.get(command.group_id, 0)
+        if not command.adds_group:
+            if command.group_id not in now.groups:
+                return Refused(Refusal.INVALID_TRANSACTION_STATE)
+            if command.connection < 0:
+                return Refused(Refusal.MALFORMED)
+            if came_by not in (0, command.connection) and (late or came_by != -1):
+                return Refused(Refusal.STALE_CONNECTION if late else Refusal.OTHER_CONNECTION)
+            came_by = command.connection if late else -1
         codes = [
             0 if write.topic_id in self.topics else int(Refusal.UNKNOWN_TOPIC)
             for write in command.offsets
@@ -235,6 +247,7 @@ class Model:
         assert owner.open
         owner.open.groups = groups
         owner.open.pending |= new
+        owner.open.came_by[command.group_id] = came_by
         return OffsetsCommitted(codes)
 
     def end(self, command: EndTransaction, position: int, time_ms: int) -> AnyAnswer:

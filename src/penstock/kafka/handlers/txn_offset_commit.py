@@ -45,6 +45,7 @@ async def handle(context: RequestContext, request: "TxnOffsetCommitRequest") -> 
             epoch=request.producer_epoch,
             adds_group=adds_group,
             seen_position=seen_position(context, raises_epochs=adds_group),
+            connection=0 if adds_group else _connection(context),
         ),
     )
     failure = await _failure(context, request.group_id, result)
@@ -54,6 +55,11 @@ async def handle(context: RequestContext, request: "TxnOffsetCommitRequest") -> 
     else:
         outcomes = [failure if error is None else error for error in errors]
     return await _response(context, request, outcomes)
+
+
+def _connection(context: RequestContext) -> int:
+    """Return a number that no other connection of this agent or of another one has."""
+    return 1 + (context.broker.node_id << 32 | context.connection.id & 0xFFFFFFFF)
 
 
 async def _failure(context: RequestContext, group_id: str, result: CommitResult) -> int | None:

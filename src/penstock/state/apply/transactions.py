@@ -42,6 +42,7 @@ from penstock.state.transaction_commands import (
 from penstock.state.transactions import (
     EPOCH_EXHAUSTED,
     NO_OPEN,
+    YOUNGER,
     Marker,
     Transaction,
     TransactionState,
@@ -127,17 +128,26 @@ def commit_to_transaction(context: ApplyContext, command: CommitToTransaction) -
     refusal = refuse_shard(context, (command.group_id,), command.shard_epoch)
     if refusal is not None:
         return refusal
-    row = _find(context, command)
-    if isinstance(row, Refused):
-        return row
     tables = context.tables
+    row = tables.transactions.of_id(command.transactional_id)
+    if row is None:
+        return _mismatch(command)
     groups = tables.transactions.groups_missing(row.producer_id, (command.group_id,))
-    if not command.adds_group and (row.state is not TransactionState.ONGOING or groups):
-        return Refused(
-            Refusal.INVALID_TRANSACTION_STATE,
-            f"group {command.group_id} is not in an ongoing transaction"
-            f" of {command.transactional_id}",
-        )
+    is_added = row.state is TransactionState.ONGOING and not groups
+    # Of one connection that is older offsets are taken, where its group was added by a younger one.
+    refusal = _refuse(row, command, spares_late=is_added and command.connection > 0)
+    if refusal is not None:
+        return refusal
+    if not command.adds_group:
+        if not is_added:
+            return Refused(
+                Refusal.INVALID_TRANSACTION_STATE,
+                f"group {command.group_id} is not in an ongoing transaction"
+                f" of {command.transactional_id}",
+            )
+        refusal = _refuse_connection(tables, row, command)
+        if refusal is not None:
+            return refusal
     refusal = _refuse_more(tables, len(command.offsets), "offsets")
     if refusal is not None:
         return refusal
@@ -149,6 +159,9 @@ def commit_to_transaction(context: ApplyContext, command: CommitToTransaction) -
     if refusal is not None:
         return refusal
     row = _add(context, row, [], groups)
+    if not command.adds_group:
+        came_by = command.connection if _is_late(row, command) else YOUNGER
+        tables.transactions.set_group_connection(row.producer_id, command.group_id, came_by)
     tables.transactions.add_offsets(row.producer_id, command.group_id, stored, context.time_ms)
     if new:
         tables.transactions.save(replace(row, offsets=row.offsets + new))
@@ -383,21 +396,57 @@ def _find(
 
 
 def _refuse(
-    row: Transaction, command: AddToTransaction | CommitToTransaction | EndTransaction
+    row: Transaction,
+    command: AddToTransaction | CommitToTransaction | EndTransaction,
+    *,
+    spares_late: bool = False,
 ) -> Refused | None:
     """Refuse what is another producer's, a fenced one's, or late."""
     if row.producer_id != command.producer_id:
         return _mismatch(command)
     if row.epoch != command.epoch:
         return _fenced(row, command.epoch)
-    # Of an epoch without a transaction so far there is nothing that could be late.
-    if 0 <= command.seen_position < row.since and row.state is not TransactionState.EMPTY:
-        return Refused(
-            Refusal.STALE_CONNECTION,
-            f"the connection has seen position {command.seen_position}, the transaction of"
-            f" {row.transactional_id} changed at {row.since}",
-        )
+    if _is_late(row, command) and not spares_late:
+        return _late(row, command.seen_position)
     return None
+
+
+def _is_late(
+    row: Transaction, command: AddToTransaction | CommitToTransaction | EndTransaction
+) -> bool:
+    """Whether a command came by a connection that may be older than the transaction."""
+    # Of an epoch without a transaction so far there is nothing that could be late.
+    return 0 <= command.seen_position < row.since and row.state is not TransactionState.EMPTY
+
+
+def _late(row: Transaction, seen_position: int) -> Refused:
+    return Refused(
+        Refusal.STALE_CONNECTION,
+        f"the connection has seen position {seen_position}, the transaction of"
+        f" {row.transactional_id} changed at {row.since}",
+    )
+
+
+def _refuse_connection(
+    tables: Tables, row: Transaction, command: CommitToTransaction
+) -> Refused | None:
+    """Take a group's offsets by one connection that is older than the transaction, or by younger
+    ones. A producer waits for the answer to its offsets before it ends the transaction: so if any
+    of both are late ones, either they are refused here or its own are."""
+    if not is_number(command.connection):
+        return Refused(Refusal.MALFORMED, f"a connection of number {command.connection}")
+    before = tables.transactions.group_connection(row.producer_id, command.group_id)
+    if before in (0, command.connection):
+        return None
+    if _is_late(row, command):
+        return _late(row, command.seen_position)
+    if before == YOUNGER:
+        return None
+    return Refused(
+        Refusal.OTHER_CONNECTION,
+        f"offsets of group {command.group_id} in the transaction of {row.transactional_id} came by "
+        "another connection, which is older than the transaction",
+    )
 
 
 def _is_init_again(row: Transaction, producer_id: int, epoch: int) -> bool:

@@ -142,6 +142,7 @@ def draw_command(data: st.DataObject, model: Model, position: int) -> AnyCommand
                 offsets=data.draw(writes),
                 adds_group=v2,
                 seen_position=seen,
+                connection=data.draw(st.sampled_from([0, 1, 1, 2, 2, -1])),
                 **common,
             )
         case "abort" | "expire":
