@@ -206,7 +206,7 @@ class Toggled:
     def __init__(self, life: SimulatedLog, error: type[PenstockError]) -> None:
         self._store = life.store
         self.error: type[PenstockError] | None = error
-        life.log.uploader._store = self  # type: ignore[assignment]
+        life.log.uploader._segments._store = self  # type: ignore[assignment]
 
     async def put(self, key: str, parts: Sequence[Any], *, if_absent: bool = False) -> None:
         if self.error is not None:

@@ -13,7 +13,7 @@ from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import CHEAP
 from penstock.kafka.replies import PIECE_BYTES, PIECE_ITEMS, Piece, PiecedReply, Reply
-from penstock.kafka.shown_replicas import in_sync_min, replica_count, replicas_of
+from penstock.kafka.shown_replicas import in_sync_min, replicas_of
 from penstock.kafka.wire.decode import STEP_ITEMS
 from penstock.kafka.wire.primitives import (
     INT16,
@@ -23,7 +23,7 @@ from penstock.kafka.wire.primitives import (
     string_bytes,
 )
 from penstock.model.steps import Steps
-from penstock.placement.replicas import ReplicaIds, in_sync
+from penstock.placement.replicas import REPLICAS_MAX, ReplicaIds, in_sync
 from penstock.placement.zones import zone_of
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 FLEXIBLE_FROM: Final = 9
 LOOKUP_BY_ID_FROM: Final = 12
 OPERATIONS_UNKNOWN: Final = INT32.pack(-(1 << 31))
+_ROW_BYTES_MAX: Final = 26
+"""The bytes of a partition besides the ids of its replicas, in version 8, which takes the most."""
 ANSWER_BYTES: Final = 200
 """Bytes of memory per topic while an answer is made in pieces."""
 
@@ -47,18 +49,31 @@ class TopicAnswer:
     replicas: int = 0
     """How many a partition shows."""
     in_sync_min: int = 1
+    row_bytes_max: int = 0
+    """The most bytes that a partition takes in any version."""
 
 
-def known_answer(context: RequestContext, topic: "Topic") -> TopicAnswer:
-    """Return the answer about a topic that there is."""
-    return TopicAnswer(
-        ErrorCode.NONE,
-        topic.name,
-        topic.topic_id,
-        topic.partitions,
-        replica_count(context, topic),
-        in_sync_min(topic, context.broker.view),
-    )
+class KnownTopics:
+    """Makes the answers of one request about topics that there are."""
+
+    def __init__(self, context: RequestContext) -> None:
+        self._replicas = replicas_of(context)
+        self._view = context.broker.view
+
+    def answer(self, topic: "Topic") -> TopicAnswer:
+        """Return the answer about a topic."""
+        count = self._replicas.count(topic.replication_factor)
+        least = in_sync_min(topic, self._view)
+        ids = count + max(count, min(least, REPLICAS_MAX))
+        return TopicAnswer(
+            ErrorCode.NONE,
+            topic.name,
+            topic.topic_id,
+            topic.partitions,
+            count,
+            least,
+            _ROW_BYTES_MAX + 4 * ids,
+        )
 
 
 def row_bytes(version: int, answer: TopicAnswer) -> int:

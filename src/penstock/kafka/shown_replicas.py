@@ -17,11 +17,6 @@ def replicas_of(context: RequestContext) -> Replicas:
     return context.broker.nodes.replicas(zone_of(context.client_id))
 
 
-def replica_count(context: RequestContext, topic: "Topic") -> int:
-    """Return how many replicas each partition of a topic shows."""
-    return replicas_of(context).count(topic.replication_factor)
-
-
 def in_sync_min(topic: "Topic", view: "StateView") -> int:
     """Return the topic's `min.insync.replicas`."""
     value = topic.configs.get(_IN_SYNC_CONFIG) or view.cluster_configs.get(_IN_SYNC_CONFIG)

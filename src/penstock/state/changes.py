@@ -13,8 +13,7 @@ from penstock.state.rows import Agent, LostHistory, Shard
 from penstock.state.state_digest import StateDigest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicChanged:
+class TopicChanged(Struct, frozen=True, kw_only=True):
     """A topic was created, or its partition count or configs are new. Carries the whole of it."""
 
     topic_key: TopicKey

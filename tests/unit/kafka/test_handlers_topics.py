@@ -184,7 +184,7 @@ def test_metadata_of_a_partition_costs_few_calls(
     broker.nodes._replicas = Replicas(near, {"": near})
     nothing: Any = None
     context = RequestContext(3, 12, 1, "test", "127.0.0.1", broker, nothing)
-    topics = [metadata_answers.known_answer(context, topic) for topic in broker.view.topics()]
+    topics = list(map(metadata_answers.KnownTopics(context).answer, broker.view.topics()))
     metadata_answers.encode_partitions.cache_clear()
     calls = 0
 

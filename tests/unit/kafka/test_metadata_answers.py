@@ -6,11 +6,19 @@ import pytest
 
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
-from penstock.kafka.metadata_answers import TopicAnswer, TopicsWriter, slices
+from penstock.kafka.metadata_answers import (
+    KnownTopics,
+    TopicAnswer,
+    TopicsWriter,
+    row_bytes,
+    slices,
+)
 from penstock.kafka.replies import PIECE_BYTES
+from penstock.model.ids import TopicId, TopicKey
 from penstock.model.steps import at_once
 from penstock.placement.leaders import Leaders
 from penstock.placement.replicas import Replicas
+from penstock.state.read.view import Topic
 
 ANSWERS = [
     TopicAnswer(ErrorCode.NONE, "one", b"1" * 16, 1, replicas=1),
@@ -47,6 +55,19 @@ def test_pieces_and_length_are_those_of_the_whole(
 def lead(broker: Any, agents: tuple[int, ...]) -> None:
     near = Leaders(agents)
     broker.nodes._replicas = Replicas(near, {"": near})
+
+
+@pytest.mark.parametrize("factor", [0, 1, 3, 16])
+@pytest.mark.parametrize("least", ["1", "2", "9", "1000000"])
+def test_no_version_of_a_row_is_longer_than_its_bound(broker: Any, factor: int, least: str) -> None:
+    nothing: Any = None
+    topic = Topic(TopicKey(1), TopicId(bytes(16)), "t", 5, {"min.insync.replicas": least}, factor)
+    lengths = []
+    for version in range(14):
+        context = RequestContext(3, version, 1, "test", "127.0.0.1", broker, nothing)
+        answer = KnownTopics(context).answer(topic)
+        lengths.append(row_bytes(version, answer))
+    assert max(lengths) == answer.row_bytes_max
 
 
 def test_slices_are_all_of_it() -> None:

@@ -27,12 +27,11 @@ from penstock.kafka.metadata_answers import (
     ANSWER_BYTES,
     FLEXIBLE_FROM,
     LOOKUP_BY_ID_FROM,
+    KnownTopics,
     TopicAnswer,
     TopicsWriter,
-    known_answer,
     long_response,
     response,
-    row_bytes,
     slices,
 )
 from penstock.kafka.outcomes import CHEAP
@@ -53,8 +52,6 @@ AT_ONCE_BYTES: Final = 16 << 10
 AT_ONCE_ITEMS: Final = 500
 """Longer requests and answers are worked on in turns of the event loop."""
 TOPIC_BYTES: Final = 32
-VERSION_MAX: Final = 8
-"""The version whose partitions take the most bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +78,8 @@ def serve(context: RequestContext, body: memoryview) -> "AnyReply | asyncio.Futu
             return _later(context, body, _answer_all(context))
         return _shared_response(context, encoded)
     certainty = fresh.first(context)
-    answers = [_answer(context, *topic, certainty) for topic in request.topics]
+    known = KnownTopics(context)
+    answers = [_answer(broker.view, known, *topic, certainty) for topic in request.topics]
     if (
         _wants_more(context, request, answers, certainty)
         or _items(answers) > AT_ONCE_ITEMS
@@ -167,8 +165,8 @@ async def _answers(
     topics: Iterable[tuple[bytes, str | None]],
     certainty: fresh.Certainty,
 ) -> list[TopicAnswer]:
-    turns = context.broker.turns
-    return [_answer(context, *topic, certainty) async for topic in turns.each(topics)]
+    view, turns, known = context.broker.view, context.broker.turns, KnownTopics(context)
+    return [_answer(view, known, *topic, certainty) async for topic in turns.each(topics)]
 
 
 async def _encoded(context: RequestContext, answers: Sequence[TopicAnswer]) -> _Outcome:
@@ -176,7 +174,7 @@ async def _encoded(context: RequestContext, answers: Sequence[TopicAnswer]) -> _
     if _bound(answers) <= SMALL_ANSWER_BYTES:
         return response(context, await turns.run(writer.whole(answers)))
     # A topic is encoded whole.
-    largest = max(map(_partition_bytes, answers), default=0)
+    largest = max((answer.partitions * answer.row_bytes_max for answer in answers), default=0)
     held_bytes = BASE_BYTES + len(answers) * ANSWER_BYTES + largest
     waiting = context.reserve_answer(held_bytes)
     if waiting is not None:
@@ -197,28 +195,31 @@ async def _create_and_answer(
     refused = await create_asked(context, missing)
     # Applied here, the commit is the present; without one it has to be asked for.
     certainty = await fresh.second(context) if refused else fresh.FINAL
-    answers = []
+    view, known, answers = context.broker.view, KnownTopics(context), []
     async for topic_id, asked in context.broker.turns.each(topics):
         if asked is not None and asked in refused:
             answers.append(TopicAnswer(refused[asked], asked, NO_UUID, 0))
         else:
-            answers.append(_answer(context, topic_id, asked, certainty))
+            answers.append(_answer(view, known, topic_id, asked, certainty))
     return await _encoded(context, answers)
 
 
 def _answer(
-    context: RequestContext, topic_id: bytes, name: str | None, certainty: fresh.Certainty
+    view: "StateView",
+    known: KnownTopics,
+    topic_id: bytes,
+    name: str | None,
+    certainty: fresh.Certainty,
 ) -> TopicAnswer:
-    view = context.broker.view
     if name is None:
         found = view.topic_by_id(topic_id)
         if found is None:
             error = certainty.no(ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.LEADER_NOT_AVAILABLE)
             return TopicAnswer(error, None, topic_id, 0)
-        return known_answer(context, found)
+        return known.answer(found)
     found = view.topic(name)
     if found is not None:
-        return known_answer(context, found)
+        return known.answer(found)
     if name_problem(name) is not None:
         return TopicAnswer(ErrorCode.INVALID_TOPIC_EXCEPTION, name, NO_UUID, 0)
     # While the journal is away the error is one that clients retry for as long as they like.
@@ -331,7 +332,7 @@ def _known_all_topics(context: RequestContext) -> bytes | None:
     key = _all_key(context)
     encoded = _cache.by_version.get(key)
     if encoded is None and len(view.topics()) <= AT_ONCE_ITEMS:
-        answers = [known_answer(context, topic) for topic in view.topics()]
+        answers = list(map(KnownTopics(context).answer, view.topics()))
         if _items(answers) <= AT_ONCE_ITEMS:
             encoded = at_once(TopicsWriter(context).whole(answers))
             _remember(key, encoded)
@@ -344,7 +345,8 @@ async def _answer_all(context: RequestContext) -> _Outcome:
     encoded = _known_all_topics(context)
     if encoded is None:
         generation, key = view.generation, _all_key(context)
-        answers = [known_answer(context, topic) async for topic in turns.each(list(view.topics()))]
+        known = KnownTopics(context)
+        answers = [known.answer(topic) async for topic in turns.each(list(view.topics()))]
         waiting = context.reserve_answer(_bound(answers))
         if waiting is not None:
             return waiting
@@ -376,9 +378,5 @@ def _bound(answers: Sequence[TopicAnswer]) -> int:
     """The most bytes of an answer about topics."""
     found = BASE_BYTES + len(answers) * TOPIC_BYTES
     for answer in answers:
-        found += text_bytes(answer.name) + _partition_bytes(answer)
+        found += text_bytes(answer.name) + answer.partitions * answer.row_bytes_max
     return found
-
-
-def _partition_bytes(answer: TopicAnswer) -> int:
-    return answer.partitions * row_bytes(VERSION_MAX, answer) if answer.partitions else 0

@@ -35,9 +35,10 @@ def create_topic(context: ApplyContext, command: CreateTopic) -> AnyAnswer:
             Refusal.INVALID_PARTITIONS,
             f"{command.partitions} partitions, allowed are 1 to {PARTITION_COUNT_MAX}",
         )
-    has_factors = tables.meta_int(FEATURE_LEVEL) >= TRANSACTIONS_LEVEL
-    # Below the level a release that doesn't know the field applies the command, too.
-    factor = command.replication_factor if has_factors else 0
+    factor = command.replication_factor
+    if factor and tables.meta_int(FEATURE_LEVEL) < TRANSACTIONS_LEVEL:
+        # A release that doesn't know the field applies the command, too.
+        factor = 0
     if not 0 <= factor <= REPLICATION_FACTOR_MAX:
         return Refused(
             Refusal.MALFORMED,

@@ -6,8 +6,9 @@ same thread see all of an entry or nothing.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.model.ids import (
     PartitionKey,
@@ -45,8 +46,7 @@ from penstock.state.rows import Agent, LostHistory, Shard
 from penstock.state.transactions import NO_OPEN
 
 
-@dataclass(frozen=True, slots=True)
-class Topic:
+class Topic(Struct, frozen=True):
     """A topic as of now; a changed one is a new value."""
 
     topic_key: TopicKey
