@@ -1,5 +1,6 @@
 """Offsets of protocol V1 that come late reach no later transaction, whatever connection they and
-the producer's own come by."""
+the producer's own come by. Within their own transaction they may, as in Kafka: they take the place
+of what was sent after them."""
 
 from __future__ import annotations
 
@@ -42,6 +43,8 @@ class Producer:
         self.order = order
         self.queries = queries
         self.count = 0
+        self.lost: list[tuple[Connection, OffsetWrite]] = []
+        """Requests of the open transaction that are still under way."""
         self.late: list[tuple[Connection, OffsetWrite]] = []
         self.expected: dict[int, int] = {}
         self.sent: dict[int, int] = {}
@@ -95,7 +98,7 @@ class Producer:
         self.count += 1
         write = OffsetWrite(topic_id=TOPIC_ID, partition=partition, offset=self.count)
         if is_lost:
-            self.late.append((self.connection, write))
+            self.lost.append((self.connection, write))
             self.connection = self.connect()
         for _ in range(3):
             answer = self.arrives(self.connection, write)
@@ -122,6 +125,8 @@ class Producer:
             )
         )
         assert isinstance(answer, TransactionSettled), answer
+        self.late += self.lost
+        self.lost.clear()
         if commits:
             self.expected |= self.sent
         found = group_offsets(self.queries, "g")
