@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.agent.foundation import Foundation, StopCompany
-from penstock.agent.jobs import MARKERS_S, Job
+from penstock.agent.jobs import Job
 from penstock.agent.patience import until_answered
 from penstock.agent.ports import AgentPorts
 from penstock.agent.settings import AgentSettings, ClusterSettings
@@ -314,20 +314,7 @@ class ClusterFoundation(Foundation):
         archive_interval_s = self.settings.cluster.archive.interval_ms / 1000
         return [
             Job(name="retention", interval_s=interval_s, run=self._retain, matters=True),
-            Job(name="leftovers", interval_s=1.0, run=self.log.keeper.clear_leftovers),
-            Job(
-                name="time-outs of transactions",
-                interval_s=1.0,
-                run=self.log.transactions.abort_timed_out,
-                matters=True,
-            ),
-            Job(
-                name="unused transactional ids",
-                interval_s=interval_s,
-                run=self.log.transactions.forget_unused,
-            ),
-            Job(name="scrub", interval_s=1.0, run=self.log.scrubber.run_once),
-            Job(name="markers", interval_s=MARKERS_S, run=self.log.waiting_markers.run_once),
+            *self.log_jobs(interval_s),
             Job(
                 name="archive",
                 interval_s=min(1.0, archive_interval_s),

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from penstock.agent.jobs import Job
+from penstock.agent.jobs import MARKERS_S, Job
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.log import Log
 from penstock.membership.cut_off import CutOff
@@ -65,6 +65,30 @@ class Foundation(ABC):
 
         Raises: as `Log.start`.
         """
+
+    def log_jobs(self, interval_s: float) -> list[Job]:
+        """Return the log's work that is the same with every order.
+
+        Args:
+            interval_s: between passes over what expires.
+        """
+        log = self.log
+        return [
+            Job(name="leftovers", interval_s=1.0, run=log.keeper.clear_leftovers),
+            Job(
+                name="time-outs of transactions",
+                interval_s=1.0,
+                run=log.transactions.abort_timed_out,
+                matters=True,
+            ),
+            Job(
+                name="unused transactional ids",
+                interval_s=interval_s,
+                run=log.transactions.forget_unused,
+            ),
+            Job(name="scrub", interval_s=1.0, run=log.scrubber.run_once),
+            Job(name="markers", interval_s=MARKERS_S, run=log.waiting_markers.run_once),
+        ]
 
     @abstractmethod
     async def drain(self, stop_company: StopCompany, deadline_s: float) -> bool:

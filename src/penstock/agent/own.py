@@ -12,7 +12,7 @@ from pathlib import Path
 
 from penstock.agent.foundation import Foundation, StopCompany
 from penstock.agent.host_place import HostPlace
-from penstock.agent.jobs import MARKERS_S, Job
+from penstock.agent.jobs import Job
 from penstock.agent.ports import AgentPorts
 from penstock.agent.settings import AgentSettings
 from penstock.log import Log
@@ -212,24 +212,11 @@ class OwnFoundation(Foundation):
 
     def jobs(self) -> Sequence[Job]:
         """See `Foundation`."""
-        keeper, transactions, upkeep = self.log.keeper, self.log.transactions, self.upkeep
+        keeper, upkeep = self.log.keeper, self.upkeep
         interval_s = self.settings.retention_check_s
         return [
             Job(name="retention", interval_s=interval_s, run=keeper.run_once, matters=True),
-            Job(name="leftovers", interval_s=1.0, run=keeper.clear_leftovers),
-            Job(
-                name="time-outs of transactions",
-                interval_s=1.0,
-                run=transactions.abort_timed_out,
-                matters=True,
-            ),
-            Job(
-                name="unused transactional ids",
-                interval_s=interval_s,
-                run=transactions.forget_unused,
-            ),
-            Job(name="scrub", interval_s=1.0, run=self.log.scrubber.run_once),
-            Job(name="markers", interval_s=MARKERS_S, run=self.log.waiting_markers.run_once),
+            *self.log_jobs(interval_s),
             Job(name="upkeep of the journal", interval_s=1.0, run=upkeep.run_once, matters=True),
             Job(name="checkpoints", interval_s=1.0, run=upkeep.checkpoint, matters=True),
         ]

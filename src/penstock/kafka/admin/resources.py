@@ -121,6 +121,25 @@ def _default_synonyms(config: TopicConfig, cluster_configs: Mapping[str, str]) -
     return synonyms
 
 
+def _dynamic_entry(
+    name: str, value: str | None, default: str | None, type_: ConfigType, documentation: str
+) -> ConfigEntry:
+    """Return the entry of a config that is set for all brokers, or has a default, or both."""
+    synonyms = []
+    if value is not None:
+        synonyms.append(Synonym(name=name, value=value, source=Source.DYNAMIC_DEFAULT_BROKER))
+    if default is not None:
+        synonyms.append(Synonym(name=name, value=default, source=Source.DEFAULT))
+    return ConfigEntry(
+        name=name,
+        value=synonyms[0].value,
+        source=synonyms[0].source,
+        type=type_,
+        documentation=documentation,
+        synonyms=tuple(synonyms),
+    )
+
+
 def broker_entries(broker: Broker, *, only_dynamic: bool) -> list[ConfigEntry]:
     """The broker's configs, by name.
 
@@ -133,38 +152,15 @@ def broker_entries(broker: Broker, *, only_dynamic: bool) -> list[ConfigEntry]:
         value = cluster_configs.get(name)
         if value is None and (only_dynamic or name != config.broker_name):
             continue
-        synonyms = []
-        if value is not None:
-            synonyms.append(Synonym(name=name, value=value, source=Source.DYNAMIC_DEFAULT_BROKER))
-        if factor == 1:
-            synonyms.append(Synonym(name=name, value=config.default, source=Source.DEFAULT))
-        entries.append(
-            ConfigEntry(
-                name=name,
-                value=synonyms[0].value,
-                source=synonyms[0].source,
-                type=config.type,
-                documentation=f"Default of {config.name} for all topics. {config.documentation}",
-                synonyms=tuple(synonyms),
-            )
-        )
+        default = config.default if factor == 1 else None
+        documentation = f"Default of {config.name} for all topics. {config.documentation}"
+        entries.append(_dynamic_entry(name, value, default, config.type, documentation))
     for name, config in BROKER_CONFIGS.items():
         value = cluster_configs.get(name)
         if value is None and only_dynamic:
             continue
-        synonyms = [Synonym(name=name, value=config.default, source=Source.DEFAULT)]
-        if value is not None:
-            dynamic = Synonym(name=name, value=value, source=Source.DYNAMIC_DEFAULT_BROKER)
-            synonyms.insert(0, dynamic)
         entries.append(
-            ConfigEntry(
-                name=name,
-                value=synonyms[0].value,
-                source=synonyms[0].source,
-                type=config.type,
-                documentation=config.documentation,
-                synonyms=tuple(synonyms),
-            )
+            _dynamic_entry(name, value, config.default, config.type, config.documentation)
         )
     if not only_dynamic:
         entries.extend(_fixed_entries(broker))

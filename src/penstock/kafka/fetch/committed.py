@@ -18,7 +18,7 @@ def below(views: Sequence[memoryview], end: int) -> list[memoryview]:
     """
     kept: list[memoryview] = []
     begins = 0
-    """Where the next batch begins, counted from the beginning of the view."""
+    """The next batch begins here, counted from the beginning of the view."""
     for number, view in enumerate(views):
         while begins < len(view):
             head = view[begins : begins + LENGTH_END]

@@ -101,10 +101,13 @@ def init_transaction(context: ApplyContext, command: InitTransaction) -> AnyAnsw
 
 def add_to_transaction(context: ApplyContext, command: AddToTransaction) -> AnyAnswer:
     """Partitions and groups, all of them or none."""
-    row = _find(context, command)
-    if isinstance(row, Refused):
-        return row
     tables = context.tables
+    row = tables.transactions.of_id(command.transactional_id)
+    if row is None:
+        return _mismatch(command)
+    refusal = _refuse(row, command)
+    if refusal is not None:
+        return refusal
     named = dict.fromkeys(command.partitions)
     refusal = _refuse_more(tables, max(len(named), len(command.groups)), "partitions or groups")
     if refusal is not None:
@@ -384,15 +387,6 @@ def _add(
         )
     transactions.save(row)
     return row
-
-
-def _find(
-    context: ApplyContext, command: AddToTransaction | CommitToTransaction
-) -> Transaction | Refused:
-    row = context.tables.transactions.of_id(command.transactional_id)
-    if row is None:
-        return _mismatch(command)
-    return _refuse(row, command) or row
 
 
 def _refuse(
