@@ -87,7 +87,7 @@ BROKER_APIS: Final[dict[int, tuple[str, tuple[int, int]]]] = {
     91: ("AlterShareGroupOffsets", (0, 0)),
     92: ("DeleteShareGroupOffsets", (0, 0)),
 }
-"""By key: Kafka's name, first and last version."""
+"""Each API's name, first and last version, found by its key."""
 
 AMONG_BROKERS: Final = (
     "AllocateProducerIds",

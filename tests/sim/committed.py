@@ -1,8 +1,8 @@
-"""What became of the transactions of a run, and what readers of committed records may see of them.
+"""Knows how the transactions of a run ended, and what readers of committed records may see of them.
 
 The kinds of anomalies are Jepsen's for Kafka: a record of an aborted transaction (G1a), of one
-whose commit nobody has asked for yet, a transaction of which a part is there, a record twice, and
-offsets of a group that a committed transaction has not moved.
+whose commit its producer has not asked for yet, a transaction of which a part is there, a record
+twice, and offsets of a group that a committed transaction has not moved.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PARTITIONS = 2
 
 
 class Outcome(enum.Enum):
-    """What is known of a transaction."""
+    """One transaction, as far as its producer knows it."""
 
     OPEN = "open"
     """Nobody has asked for its commit."""

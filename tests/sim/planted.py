@@ -160,7 +160,7 @@ def look_for(
 
 
 def simulated(seeds: Sequence[int], *, tree: Path, processes: int = 1, stop_at: int = 1) -> str:
-    """What is printed of the seeds of a tree, in this order, until so many have failed."""
+    """Return what the seeds of a tree print, in this order, until so many have failed."""
     done = subprocess.run(
         [
             sys.executable,

@@ -1,7 +1,7 @@
 """Transactional producers of the simulated cluster, of both protocols, and their topic.
 
 A producer does what client libraries do: it sends what was not answered again, by another
-connection, and begins anew with its transactional id after an error that it can't explain. Some of
+connection, and begins again with its transactional id after an error that it can't explain. Some of
 its requests come late, by a connection that was opened long before: those reach no later
 transaction (KAFKA-17754).
 """
@@ -46,7 +46,7 @@ RETRIED = frozenset(
 
 
 class GivenUpError(Exception):
-    """The producer can't go on with this transaction: it begins anew."""
+    """The producer can't go on with this transaction: it begins again."""
 
 
 class Transactor(Actor):
