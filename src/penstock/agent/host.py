@@ -60,16 +60,17 @@ class HostJournal:
         ports.on_close(remote.close)
         # What a restore inherited is read where the parent keeps it.
         store = open_origins(ports.open_store(""), queries().origins(), ports.open_store)
+        shared = SharedQueries(
+            queries,
+            position=lambda: order.position,
+            flush=order.flush,
+            loop=asyncio.get_running_loop(),
+        )
         log = Log(
             order=order,
             own_wal=partial(ClusterWal, folder=ports.wal_folder),
             view=view,
-            queries=SharedQueries(
-                queries,
-                position=lambda: order.position,
-                flush=order.flush,
-                loop=asyncio.get_running_loop(),
-            ),
+            queries=shared,
             store=store,
             clock=clock,
             ages=ages,
@@ -95,6 +96,7 @@ class HostJournal:
             settings=settings,
             ports=ports,
             order=order,
+            shared=shared,
         )
 
 
@@ -106,6 +108,7 @@ class HostFoundation(Foundation):
     ports: AgentPorts
     queries: ThreadQueries
     order: HostOrder
+    shared: SharedQueries
 
     async def follow(self) -> None:
         """See `Foundation`."""
@@ -128,6 +131,7 @@ class HostFoundation(Foundation):
         drained = await self.log.close(deadline_s)
         await stop_company(self.order.end_epoch)
         await self.order.close()
+        self.shared.close()
         return drained
 
     def jobs(self) -> Sequence[Job]:

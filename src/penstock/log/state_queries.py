@@ -8,6 +8,7 @@ database asks that worker for a commit.
 import asyncio
 import concurrent.futures
 import logging
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Final, Protocol
@@ -131,6 +132,10 @@ class SharedQueries:
         self._flush = flush
         self._loop = loop
         self._flushed_position = 0
+        self._lock = threading.Lock()
+        self._asked: set[concurrent.futures.Future[RetryableError | None]] = set()
+        """Flushes that threads wait for. Under the lock."""
+        self._is_closed = False
 
     def __call__(self) -> Queries:
         """See `StateQueries`."""
@@ -139,12 +144,9 @@ class SharedQueries:
     def caught_up(self) -> Queries:
         """See `StateQueries`."""
         if self.is_behind:
-            flushed = asyncio.run_coroutine_threadsafe(self.flush(), self._loop)
-            try:
-                flushed.result(WAIT_MAX_S)
-            except (TimeoutError, concurrent.futures.CancelledError) as error:
-                flushed.cancel()
-                raise RetryableError("query", "metadata", "its writer is away") from error
+            error = self._ask_flush()
+            if error is not None:
+                raise error
         return self._queries()
 
     @property
@@ -156,3 +158,41 @@ class SharedQueries:
         """See `StateQueries`."""
         if self.is_behind:
             self._flushed_position = await self._flush()
+
+    def close(self) -> None:
+        """Let go of the threads that wait, now and later: the event loop is about to wait for them.
+
+        Nothing reaches the writer any more. Event loop only.
+        """
+        with self._lock:
+            self._is_closed = True
+            asked = list(self._asked)
+        for flushed in asked:
+            flushed.cancel()
+
+    def _ask_flush(self) -> RetryableError | None:
+        with self._lock:
+            if self._is_closed:
+                return _away()
+            flushed = asyncio.run_coroutine_threadsafe(self._try_flush(), self._loop)
+            self._asked.add(flushed)
+        try:
+            return flushed.result(WAIT_MAX_S)
+        except (TimeoutError, concurrent.futures.CancelledError):
+            flushed.cancel()
+            return _away()
+        finally:
+            with self._lock:
+                self._asked.discard(flushed)
+
+    async def _try_flush(self) -> RetryableError | None:
+        # The error is the answer: a thread that waits no longer would leave it unheard.
+        try:
+            await self.flush()
+        except RetryableError as error:
+            return error
+        return None
+
+
+def _away() -> RetryableError:
+    return RetryableError("query", "metadata", "its writer is away")
