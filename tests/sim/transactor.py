@@ -22,7 +22,7 @@ from sim.actors import Actor
 from sim.chance import Chance
 from sim.committed import PARTITIONS, TOPIC, Fact, Outcome
 from sim.committed_reader import CommittedReader
-from sim.connections import BrokenError
+from sim.connections import BrokenError, Connection
 from sim.history import Place
 from sim.wire import Client
 
@@ -84,7 +84,7 @@ class Transactor(Actor):
 
     async def _transact(self, fact: Fact) -> None:
         chance = self.chance
-        late = self._late_client() if chance.happens(0.3) else None
+        late = self._open_connection() if chance.happens(0.3) else None
         places = chance.shuffled([(TOPIC, number) for number in range(PARTITIONS)])
         for place in places[: 1 + chance.below(PARTITIONS)]:
             if not self._is_v2:
@@ -329,7 +329,7 @@ class Transactor(Actor):
         while True:
             try:
                 asked = self.agent() if agent is None else await agent()
-                answer = await ask(self.client, asked, api, version, make)
+                answer = await ask(self.client.connection(asked), api, version, make)
                 code = int(code_of(answer))
                 if not code:
                     return answer
@@ -345,12 +345,13 @@ class Transactor(Actor):
 
     # -- late requests ---------------------------------------------------------------------------
 
-    def _late_client(self) -> tuple[Client, Agent]:
+    def _open_connection(self) -> Connection:
         """A connection that is opened now, and used once more much later."""
         client = Client(self.world, self.name, self.chance.fork())
         agent = self.chance.pick(self.world.agents)
         self._later(self._touch(client, agent))
-        return client, agent
+        # Not the client: it would open another one if this one breaks.
+        return client.connection(agent)
 
     async def _touch(self, client: Client, agent: Agent) -> None:
         try:
@@ -359,16 +360,14 @@ class Transactor(Actor):
             return
 
     async def _end_late(
-        self, late: tuple[Client, Agent], producer: tuple[int, int], *, commits: bool
+        self, late: Connection, producer: tuple[int, int], *, commits: bool
     ) -> None:
-        client, agent = late
         await asyncio.sleep(self.chance.uniform(0, 1.0))
-        if not client.connection(agent).usable:
+        if not late.usable:
             return
         try:
             answer = await ask(
-                client,
-                agent,
+                late,
                 "end_txn",
                 5 if self._is_v2 else 3,
                 lambda types: self._end_request(types, producer, commits=commits),
@@ -409,10 +408,8 @@ async def prepare_transactions(world: World) -> None:
     world.actors += [CommittedReader(world, "committed0"), CommittedReader(world, "committed1")]
 
 
-async def ask(
-    client: Client, agent: Agent, api: str, version: int, make: Callable[[Any], Any]
-) -> Any:
+async def ask(connection: Connection, api: str, version: int, make: Callable[[Any], Any]) -> Any:
     """One request of a version. Raises: BrokenError."""
     body = schema.encode_request(make(schema.request_types(api, version)))
-    answer = await client.connection(agent).exchange(api, version, body)
+    answer = await connection.exchange(api, version, body)
     return schema.decode_response(api, version, answer)
