@@ -45,6 +45,8 @@ class Cause(enum.StrEnum):
     JOIN_FILES = "join small files of a table"
     JOURNAL_FILE = "write journal files"
     JOURNAL_HINTS = "listen for hints of the journal"
+    LOAD_CERTIFICATE = "load a certificate"
+    LOAD_JWKS = "load keys of tokens"
     LOOK_UP_OBJECT = "look up an object"
     MEMBERSHIP = "beat, fence or raise the feature level"
     NOTED_RANGES = "read noted ranges"

@@ -1,0 +1,1 @@
+"""Identities of clients: listeners, TLS, SASL. docs/security.md."""

@@ -1,0 +1,1 @@
+"""The mechanisms of SASL, and the states of a connection that authenticates."""

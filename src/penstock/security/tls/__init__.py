@@ -1,0 +1,1 @@
+"""TLS of listeners: contexts that follow their files, and principals from certificates."""
