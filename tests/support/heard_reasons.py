@@ -230,6 +230,7 @@ REASONS: Final = {
     "log/damage/scrub.py Scrubber._read: RetryableError": MOVED,
     "log/wals/takeover.py Takeovers._go_on: suppress TimeoutError": TIMER,
     "log/wals/takeover.py Takeovers.close: return_exceptions": CLOSING,
+    "log/state_queries.py SharedQueries._ask_flush: (TimeoutError, concurrent.futures.CancelledError)": TOLD,
     "log/upkeep.py Upkeep._check: CorruptDataError": COUNTED,
     "log/upload/uploader.py Uploader._rest: suppress TimeoutError": TIMER,
     "log/upload/uploader.py Uploader.close: return_exceptions": CLOSING,

@@ -25,7 +25,7 @@ _KEY_TYPES: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """What a token must be. `user_claim`: the claim that is the user's name."""
+    """A token must fulfil these. `user_claim`: the claim that is the user's name."""
 
     issuer: str
     audiences: tuple[str, ...]

@@ -34,7 +34,7 @@ class Proven:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CheckPassword:
-    """Whether the user has the password is to be found out. Without a repr, which would show it."""
+    """The caller is to find out whether the user has the password. No repr: it would show it."""
 
     user: str
     password: bytes

@@ -1,4 +1,4 @@
-"""OAUTHBEARER (RFC 7628): one message with a token; a refusal is told in JSON first. Pure."""
+"""OAUTHBEARER (RFC 7628): one message with a token; a refusal is answered in JSON first. Pure."""
 
 from collections.abc import Callable
 from typing import Final, NamedTuple

@@ -34,7 +34,7 @@ class State(enum.StrEnum):
     """A mechanism was agreed on."""
     COMPLETE = "COMPLETE"
     REAUTHENTICATE = "REAUTHENTICATE"
-    """As AUTHENTICATE, of a client that is authenticated already."""
+    """The same as AUTHENTICATE, of a client that is authenticated already."""
     FAILED = "FAILED"
 
 
@@ -45,7 +45,7 @@ class SaslSession:
     """One connection's. Times are in seconds of the monotonic clock, lifetimes in ms.
 
     Args:
-        mechanisms: what begins an exchange, by name; in the order in which clients are told them.
+        mechanisms: what begins an exchange, by name; in the order in which clients get them.
         reauthenticate_ms: Kafka's connections.max.reauth.ms; 0: sessions have no end of their own.
     """
 
