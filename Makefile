@@ -28,7 +28,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run pipeline check test lint format unit demo bench peers sim cluster chaos docs lock clean
+.PHONY: help run authz pipeline check test lint format unit demo bench peers sim cluster chaos docs lock clean
 
 help: ## List the targets.
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ help: ## List the targets.
 
 run: $(RUN_STAMP) ## Start a server on 127.0.0.1:9092 and 127.0.0.1:8080 (data in .data).
 	@exec $(RUN_ENV)/bin/penstock serve --data $(DATA) $(ARGS)
+
+authz: $(RUN_STAMP) ## An authorization service on 127.0.0.1:8081 with a sample policy, and three questions to try.
+	@exec $(RUN_ENV)/bin/python demo/authz.py $(ARGS)
 
 pipeline: $(SPARK_STAMP) ## Compaction and tables on a schedule, on Spark, beside `make run`.
 	@exec $(SPARK_ENV)/bin/penstock pipeline run $(ARGS)

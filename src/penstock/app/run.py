@@ -2,12 +2,11 @@
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,20 @@ from penstock.app.banner import Introduction, banner
 from penstock.app.descriptors import fit_open_files
 from penstock.app.host.supervisor import ParentLink, Supervisor, on_signals, own_command
 from penstock.app.host.workers import WorkerPlace, worker_settings
+from penstock.app.process import (
+    INTERRUPTED_EXIT_STATUS,
+    hear,
+    runner,
+    say,
+    tune_interpreter,
+)
 from penstock.app.server import Server
 from penstock.config.settings import ServerSettings
 from penstock.observability.logs import configure_logs
 from penstock.system.clock import SystemClock, elapsed_s
-from penstock.system.heard import Cause, heard
 from penstock.system.randomness import SystemRandom
 
 logger = logging.getLogger(__name__)
-
-INTERRUPTED_EXIT_STATUS = 130
 
 
 def run(settings: ServerSettings, *, worker: WorkerPlace | None = None) -> None:
@@ -39,19 +42,11 @@ def run(settings: ServerSettings, *, worker: WorkerPlace | None = None) -> None:
     configure_logs(settings.log_level)
     if worker is not None:
         mine = fit_open_files(worker_settings(settings, worker.index))
-        _runner()(_serve(mine, worker=worker))
+        runner()(_serve(mine, worker=worker))
     elif settings.workers > 1:
         asyncio.run(_supervise(settings))
     else:
-        _runner()(_serve(fit_open_files(settings)))
-
-
-def _runner() -> Callable[[Coroutine[Any, Any, None]], None]:
-    try:
-        import uvloop
-    except ImportError:  # uvloop lacks wheels for some platforms; it differs in speed alone
-        return asyncio.run
-    return uvloop.run
+        runner()(_serve(fit_open_files(settings)))
 
 
 async def _serve(settings: ServerSettings, *, worker: WorkerPlace | None = None) -> None:
@@ -63,7 +58,7 @@ async def _serve(settings: ServerSettings, *, worker: WorkerPlace | None = None)
         worker=worker.index if worker is not None else None,
     )
     stopping = asyncio.Event()
-    asyncio.get_running_loop().set_exception_handler(_hear)
+    asyncio.get_running_loop().set_exception_handler(hear)
     on_signals(stopping.set, at_once=lambda: os._exit(INTERRUPTED_EXIT_STATUS))
     link = ParentLink(worker.descriptor) if worker is not None else None
     if link is not None:
@@ -71,11 +66,11 @@ async def _serve(settings: ServerSettings, *, worker: WorkerPlace | None = None)
     try:
         if not await _unless(stopping, server.start()):
             return
-        _tune_interpreter()
+        tune_interpreter()
         if link is not None:
             link.say_ready(server.introduction())
         else:
-            _print(banner(server.introduction(), command=_command()))
+            say(banner(server.introduction(), command=_command()))
         await stopping.wait()
         logger.info("draining; a second signal ends the process at once")
     finally:
@@ -83,17 +78,9 @@ async def _serve(settings: ServerSettings, *, worker: WorkerPlace | None = None)
     logger.info("stopped")
 
 
-def _hear(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:  # noqa: ARG001
-    """Count what asyncio would only log: a failed callback, a task whose error was never read."""
-    error = context.get("exception")
-    if not isinstance(error, BaseException):
-        error = str(context.get("handle", ""))
-    heard(Cause.EVENT_LOOP, error, logger, str(context["message"]), logging.ERROR)
-
-
 async def _supervise(settings: ServerSettings) -> None:
     def all_ready(introductions: list[Introduction]) -> None:
-        _print(banner(*introductions, command=_command()))
+        say(banner(*introductions, command=_command()))
 
     supervisor = Supervisor(
         settings.workers,
@@ -133,25 +120,6 @@ async def _unless(stopping: asyncio.Event, starting: Coroutine[Any, Any, None]) 
         return False
     finally:
         stopped.cancel()
-
-
-def _tune_interpreter() -> None:
-    """Tune the interpreter for a server's work; each setting was measured."""
-    # Modules that are loaded by now stay loaded, so collections needn't look through them. Most
-    # other objects are freed by counting references; cycles are few, so they are looked for seldom.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-    # After a sync the commit lane's thread needs the interpreter's lock, which the event loop holds
-    # for up to this interval. The default of 5 ms is many times what a commit takes.
-    sys.setswitchinterval(0.0005)
-
-
-def _print(text: str) -> None:
-    # The program that started the server may have closed its output: the server still serves.
-    with contextlib.suppress(OSError, ValueError):
-        sys.stdout.write(text)
-        sys.stdout.flush()
 
 
 def _command() -> str:

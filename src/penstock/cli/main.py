@@ -28,7 +28,7 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "group": Lazy("group", "List, describe, reset and delete consumer groups."),
     "transaction": Lazy("transaction", "List, describe and abort transactions."),
     "pipeline": Lazy("pipeline", "Run jobs on stored records: compaction, tables, export, import."),
-    "authz": Lazy("authz", "Check, format and test authorization policies."),
+    "authz": Lazy("authz", "Run the authorization service; check, format and test its policies."),
     "status": Lazy("status", "Show a server's status."),
     "verify": Lazy("verify", "Read everything in a data directory or a cluster and check it."),
     "repair": Lazy("repair", "Find damaged or lost records, and bring them back."),

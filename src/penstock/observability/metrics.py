@@ -46,6 +46,8 @@ _OF_TABLES: Final = (
     "`penstock pipeline run` alone has it, for each table that topics' configs ask for"
 )
 
+_OF_AUTHZ: Final = "`penstock authz serve` alone has it"
+
 _TABLE: Final = (
     Metric("penstock_build_info", _G, "Always 1; the label is the version.", "version"),
     Metric("penstock_uptime_seconds", _G, "Seconds since the server was ready."),
@@ -412,6 +414,38 @@ _TABLE: Final = (
         "operation",
     ),
     Metric("penstock_store_duration_seconds", _H, "One request to the object store.", "operation"),
+    # The authorization service.
+    Metric(
+        "penstock_authz_call_duration_seconds",
+        _H,
+        "From an authorization call's last byte received until its answer is handed to the socket. "
+        "Its count is the number of calls.",
+        "call",
+        open_label=_OF_AUTHZ,
+    ),
+    Metric(
+        "penstock_authz_failed_calls_total",
+        _C,
+        "Authorization calls that were answered by an error, by status.",
+        "status",
+        open_label=_OF_AUTHZ,
+    ),
+    Metric(
+        "penstock_authz_compared_decisions_total",
+        _C,
+        "Decisions of clients' own code (ParityHandle), by whether the service had decided the "
+        "`same` or `different`.",
+        "decision",
+        open_label=_OF_AUTHZ,
+    ),
+    Metric("penstock_authz_environments", _G, "Environments of the authorization service."),
+    Metric(
+        "penstock_authz_position",
+        _G,
+        "Position of the last applied entry of an environment.",
+        "environment",
+        open_label=_OF_AUTHZ,
+    ),
     # State.
     Metric("penstock_topics", _G, "Topics."),
     Metric("penstock_partitions", _G, "Partitions of all topics."),

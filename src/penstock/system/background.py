@@ -57,6 +57,7 @@ GROUP_JOURNAL: Final = Work(name="journal of groups", matters=True)
 CONFIRM_ANSWER: Final = Work(name="confirm an answer")
 SERVE_WORKER: Final = Work(name="answer a worker")
 HTTP: Final = Work(name="HTTP port", matters=True)
+WATCH_POLICY: Final = Work(name="watch a policy's file", lasts=True)
 
 KINDS: Final = (
     UPLOADER,
@@ -80,6 +81,7 @@ KINDS: Final = (
     CONFIRM_ANSWER,
     SERVE_WORKER,
     HTTP,
+    WATCH_POLICY,
 )
 
 

@@ -26,6 +26,8 @@ class Cause(enum.StrEnum):
     ARCHIVE_OBJECT = "read an object of the archive"
     ASK_AGENT = "ask an agent of the journal"
     ATTEMPT = "run a task of a job"
+    AUTHZ_CALL = "answer a call of the authorization service"
+    AUTHZ_POLICY = "set the policy of a file"
     CLAIM_SHARDS = "claim shards of groups"
     CONFIRM_HEAD = "confirm the journal's head"
     DAMAGED_FRAMES = "look at damaged WAL frames"

@@ -7,17 +7,18 @@ tables. The connection is the caller's; nothing here writes.
 from __future__ import annotations
 
 import json
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.authz.facts import schema
 from penstock.authz.polar.compile import Plan, compile_query
 from penstock.authz.polar.graph import Graph
 from penstock.authz.polar.program import Fact, Program, Signature, Value
 from penstock.authz.polar.query import Query, Question, Row, authorize, queries, rows, values_of
-from penstock.authz.polar.tabled import Known, MemoryFacts, Tabled
+from penstock.authz.polar.tabled import STEPS_MAX, Known, MemoryFacts, Tabled
 from penstock.authz.polar.tables import Tables
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 PLANS_MAX: Final = 2_000
 """Plans that are kept, those used last. A question's shape may have any type and any bound
 variables, so that clients decide how many there are."""
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _Key = tuple[Query, tuple[tuple[int, str], ...], frozenset[Signature]]
 
@@ -57,10 +61,13 @@ class Check:
 
 
 class Plans:
-    """A program's plans, by the shape of questions; they hold no facts and no connection."""
+    """A program's plans, by the shape of questions; they hold no facts and no connection. Any
+    thread."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        # Held while a plan is made, which takes a few milliseconds at most.
+        self._lock = threading.RLock()
         self._graph = Graph(program)
         self._plans: OrderedDict[_Key, Plan] = OrderedDict()
         self._queries: OrderedDict[object, list[Query]] = OrderedDict()
@@ -74,7 +81,9 @@ class Plans:
             (name, each.type, each.ids is not None and len(each.ids) == 1)
             for name, each in question.constraints.items()
         )
-        return _kept(self._queries, (question.calls, shape), lambda: queries(program, question))
+        return self._kept(
+            self._queries, (question.calls, shape), lambda: queries(program, question)
+        )
 
     def plan(self, query: Query, values: Mapping[int, str], context: frozenset[Signature]) -> Plan:
         """Give the plan of a query.
@@ -92,7 +101,7 @@ class Plans:
             tables = Tables(schema.table, self.program.facts, context)
             return compile_query(self.program, self._graph, query, dict(constants), tables)
 
-        return _kept(self._plans, (query, constants, context), compiled)
+        return self._kept(self._plans, (query, constants, context), compiled)
 
     def checks(
         self, actor: Value, action: str, resource: Value, context: frozenset[Signature]
@@ -107,7 +116,19 @@ class Plans:
             typed = self.queries(self.program, question)
             return tuple(_check(query, self.plan(query, values, context)) for query in typed)
 
-        return _kept(self._checks, key, made)
+        return self._kept(self._checks, key, made)
+
+    def _kept(self, cache: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:
+        """Give what is kept under a key, or make it; what wasn't used for longest goes."""
+        with self._lock:
+            found = cache.get(key)
+            if found is None:
+                found = cache[key] = make()
+                if len(cache) > PLANS_MAX:
+                    cache.popitem(last=False)
+            else:
+                cache.move_to_end(key)
+            return found
 
 
 class Asking:
@@ -117,6 +138,7 @@ class Asking:
         connection: has the tables of all signatures that the program accepts.
         context: facts that hold for these questions alone.
         now_s: the questions' time, in seconds.
+        steps: how many facts and answers the tabled evaluator may join.
     """
 
     def __init__(
@@ -126,7 +148,9 @@ class Asking:
         *,
         now_s: int,
         context: Iterable[Fact] = (),
+        steps: int = STEPS_MAX,
     ) -> None:
+        self._steps = steps
         self._plans = plans
         self._connection = connection
         self._now_s = now_s
@@ -192,10 +216,19 @@ class Asking:
             for row in found
         }
 
+    def facts(self) -> StoredFacts:
+        """Give the facts, stored and of the context."""
+        return StoredFacts(self._connection, self._plans.program.facts, self._context_facts)
+
+    def stored(self, sql: str, values: Sequence[str]) -> Iterable[tuple[Any, ...]]:
+        """Give the rows of a statement of `schema` over the stored facts alone."""
+        return self._connection.execute(sql, values)
+
     def _by_tables(self) -> Tabled:
         if self._tabled is None:
-            stored = StoredFacts(self._connection, self._plans.program.facts, self._context_facts)
-            self._tabled = Tabled(self._plans.program, stored, now_s=self._now_s)
+            stored = self.facts()
+            program, now_s = self._plans.program, self._now_s
+            self._tabled = Tabled(program, stored, now_s=now_s, steps=self._steps)
         return self._tabled
 
 
@@ -235,22 +268,6 @@ def _check(query: Query, plan: Plan) -> Check:
         tuple(place for place, (kind, _) in slots if kind == "now"),
         tuple((place, what) for place, (_, what) in slots if isinstance(what, Signature)),
     )
-
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-def _kept(cache: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:
-    """Give what is kept under a key, or make it; what wasn't used for longest goes."""
-    found = cache.get(key)
-    if found is None:
-        found = cache[key] = make()
-        if len(cache) > PLANS_MAX:
-            cache.popitem(last=False)
-    else:
-        cache.move_to_end(key)
-    return found
 
 
 def _as_json(context: Iterable[Fact]) -> dict[Signature, str]:

@@ -1,0 +1,1 @@
+"""The process of `penstock authz serve`: its HTTP port, its start and its end."""

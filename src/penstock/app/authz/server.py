@@ -1,0 +1,252 @@
+"""The authorization service on its port: API, health and metrics, from its start to its end."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from penstock.app.authz.connection import ApiConnection
+from penstock.app.authz.watching import watch
+from penstock.app.http.gate import HttpGate, HttpLimits
+from penstock.app.instruments import HttpCounts
+from penstock.authz.service.call import Answer, Call
+from penstock.authz.service.handling import Answering
+from penstock.authz.service.service import DEFAULT_ENVIRONMENT, TEST_KEY, Service
+from penstock.config.addresses import Address
+from penstock.model.errors import ConflictError, InvalidRequestError
+from penstock.observability.exposition import CONTENT_TYPE, Exposition
+from penstock.observability.histogram import Histogram
+from penstock.observability.metrics import Metrics
+from penstock.ports.clock import Clock
+from penstock.ports.random import Random
+from penstock.system import background
+from penstock.system.heard import swallowed_counts
+from penstock.version import VERSION
+
+PORT_NAME: Final = "authz"
+_BACKLOG: Final = 512
+_LOOK_S: Final = 1.0
+_DRAIN_S: Final = 10.0
+_TEXT: Final = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthzSettings:
+    """The options of `penstock authz serve`."""
+
+    data: Path
+    http: Address
+    policy: Path | None = None
+    watches: bool = False
+    with_test_key: bool = False
+    fsync: bool = True
+    connections_max: int = 1_000
+
+
+class AuthzServer:
+    """One process's server. Event loop only: `start`, then `stop`."""
+
+    def __init__(self, settings: AuthzSettings, *, clock: Clock, random: Random) -> None:
+        """Raises: InvalidRequestError: the settings don't go together."""
+        if settings.with_test_key and not settings.http.is_loopback:
+            raise InvalidRequestError(
+                "serve",
+                str(settings.http),
+                "the test key is public, and this address can be reached from other machines",
+                "serve on 127.0.0.1, or without the test key",
+            )
+        self.settings = settings
+        self.address = settings.http
+        self.service = Service(settings.data, clock=clock, random=random, fsync=settings.fsync)
+        self.metrics = Metrics()
+        self._clock = clock
+        self._started_s = clock.monotonic_s()
+        counts = HttpCounts(self.metrics, [PORT_NAME])
+        limits = HttpLimits(connections_max=settings.connections_max)
+        self._gate = HttpGate(PORT_NAME, limits, clock, counts.count)
+        self._connections: set[ApiConnection] = set()
+        self._histograms: dict[str, Histogram] = {}
+        self._exposition = Exposition(self.metrics, version=VERSION)
+        self._listener: socket.socket | None = None
+        self._server: asyncio.Server | None = None
+        self._look_timer: asyncio.TimerHandle | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._emptied: asyncio.Future[None] | None = None
+
+    @property
+    def key_place(self) -> str:
+        """The place where a reader finds a key, or the test key itself."""
+        return TEST_KEY if self.settings.with_test_key else str(self.service.key_file)
+
+    async def start(self) -> None:
+        """Open the data, set the policy, and listen. Raises: PenstockError."""
+        await self.service.open(with_test_key=self.settings.with_test_key)
+        for name in self.service.api.names:
+            self._histograms[name] = self.metrics.histogram(
+                "penstock_authz_call_duration_seconds", name
+            )
+        self.metrics.share("penstock_swallowed_errors_total", swallowed_counts())
+        self.metrics.on_scrape(self._gauges)
+        self.metrics.on_scrape_by_label(self._labelled)
+        if self.settings.policy is not None:
+            await self.set_policy()
+        loop = asyncio.get_running_loop()
+        self._listener = _listen(self.settings.http)
+        host, port = self._listener.getsockname()[:2]
+        self.address = Address(host, port)
+        self._server = await loop.create_server(self._accept, sock=self._listener, backlog=_BACKLOG)
+        self._look_timer = loop.call_later(_LOOK_S, self._look)
+        if self.settings.policy is not None and self.settings.watches:
+            path = self.settings.policy
+            self._watching = background.start(
+                background.WATCH_POLICY, lambda: watch(path, self.set_policy)
+            )
+
+    async def stop(self) -> None:
+        """Take no more connections, answer what was asked, and close the data; idempotent."""
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+        deadline_s = self._clock.monotonic_s() + _DRAIN_S
+        for connection in list(self._connections):
+            connection.drain()
+        while self._connections and self._clock.monotonic_s() < deadline_s:
+            self._emptied = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._emptied], timeout=_DRAIN_S)
+        for connection in list(self._connections):
+            connection.cut()
+        await self.service.close()
+
+    async def set_policy(self) -> None:
+        """Set the policy of the file that the settings name.
+
+        Raises:
+            InvalidRequestError: it is refused; the message says why.
+        """
+        path = self.settings.policy
+        assert path is not None
+        try:
+            source = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidRequestError("read policy", str(path), str(error)) from error
+        environment = self.service.environment(DEFAULT_ENVIRONMENT)
+        answer = await self.service.changes.set_policy(environment, source, path.name)
+        if answer.status >= 300:
+            text = _message(answer.body)
+            raise InvalidRequestError("set policy", str(path), f"it is refused:\n{text}")
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def _accept(self) -> ApiConnection:
+        connection = _Counted(
+            self._gate, self._serve, self._answered, self._connections, self._left
+        )
+        self._connections.add(connection)
+        return connection
+
+    def _left(self) -> None:
+        emptied = self._emptied
+        if not self._connections and emptied is not None and not emptied.done():
+            emptied.set_result(None)
+
+    def _serve(self, call: Call) -> Answering:
+        if call.path.startswith(("/api/", "/v1/")):
+            return self.service.api.call(call)
+        if call.method in ("GET", "HEAD"):
+            match call.path:
+                case "/healthz":
+                    return _text("ok\n")
+                case "/readyz":
+                    return _text("ready\n")
+                case "/metrics":
+                    return Answer(200, self._exposition.text(), content_type=CONTENT_TYPE)
+                case "/":
+                    return _text(f"Penstock {VERSION}, authorization: see docs/authz.md.\n")
+                case _:
+                    pass
+        return self.service.api.call(call)
+
+    def _answered(self, call: Call, status: int, seconds: float) -> None:
+        self._histograms[self.service.api.name(call)].observe(seconds)
+        if status >= 400:
+            self.metrics.add("penstock_authz_failed_calls_total", 1, str(status))
+
+    def _look(self) -> None:
+        self._gate.look()
+        self._look_timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+    def _gauges(self) -> dict[str, float]:
+        return {
+            "penstock_uptime_seconds": self._clock.monotonic_s() - self._started_s,
+            "penstock_authz_environments": len(self.service.environments),
+        }
+
+    def _labelled(self) -> dict[str, dict[str, float]]:
+        compared = self.service.compared
+        return {
+            "penstock_authz_position": {
+                name: float(each.position) for name, each in self.service.environments.items()
+            },
+            "penstock_authz_compared_decisions_total": {
+                _compared_label(same): float(count) for same, count in compared.items()
+            },
+        }
+
+
+class _Counted(ApiConnection):
+    """A connection that leaves the server's set when it is gone."""
+
+    def __init__(
+        self,
+        gate: HttpGate,
+        serve: Callable[[Call], Answering],
+        answered: Callable[[Call, int, float], None],
+        connections: set[ApiConnection],
+        left: Callable[[], None],
+    ) -> None:
+        super().__init__(gate, serve, answered)
+        self._connections = connections
+        self._left = left
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        super().connection_lost(exc)
+        self._connections.discard(self)
+        self._left()
+
+
+def _listen(address: Address) -> socket.socket:
+    """Return a socket that holds the address. Raises: ConflictError: it is taken."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.bind((address.host, address.port))
+    except OSError as error:
+        listener.close()
+        raise ConflictError(
+            "listen", str(address), error.strerror or str(error), "choose another with --http"
+        ) from error
+    return listener
+
+
+def _message(body: bytes) -> str:
+    found = msgspec.json.decode(body)
+    return str(found.get("message", found))
+
+
+def _compared_label(is_same: bool) -> str:  # noqa: FBT001
+    return "same" if is_same else "different"
+
+
+def _text(text: str) -> Answer:
+    return Answer(200, text.encode(), content_type=_TEXT)

@@ -1,0 +1,1 @@
+"""The authorization service without its port: environments, keys, and the answers to calls."""

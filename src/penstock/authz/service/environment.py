@@ -1,0 +1,342 @@
+"""One environment as the service uses it: its writer, its policy's plans, and its readers.
+
+Short questions are answered on the event loop, from a connection of its own. One that is still
+running after LOOP_S, or joins more than LOOP_STEPS facts, is asked again by a thread, so that no
+question holds up the others.
+"""
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from penstock.authz.facts.asking import Asking, Plans
+from penstock.authz.polar.check import check
+from penstock.authz.polar.errors import PolicyError
+from penstock.authz.polar.program import Fact, Program, Value
+from penstock.authz.polar.tabled import STEPS_MAX
+from penstock.authz.service import tokens
+from penstock.authz.service.writer import Writer
+from penstock.authz.state.entries import (
+    Begin,
+    Entry,
+    EnvironmentCommand,
+    Outcome,
+    SetPolicy,
+    Write,
+    encode,
+)
+from penstock.authz.state.environment import EnvironmentMachine
+from penstock.model.errors import (
+    InvalidRequestError,
+    OverloadedError,
+    PenstockError,
+    RetryableError,
+)
+from penstock.ports.clock import Clock
+from penstock.ports.random import Random
+from penstock.replica import Applied, Replica
+from penstock.replica.database import connect_reader, translate
+
+logger = logging.getLogger(__name__)
+
+LOOP_S: Final = 0.02
+LOOP_STEPS: Final = 3_000
+QUESTION_S: Final = 20.0
+"""A question that takes longer is refused, as the vendor's service does."""
+TOKEN_WAIT_S: Final = 4.0
+"""Oso's Python client gives up after 5 s."""
+_PROGRESS_INSTRUCTIONS: Final = 20_000
+_CACHED_STATEMENTS: Final = 512
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The policy of a position.
+
+    Args:
+        version: 0: none has been set.
+        plans: None if this release can't read it; `problem` says why.
+    """
+
+    version: int
+    filename: str
+    source: str
+    plans: Plans | None
+    problem: str = ""
+
+    @property
+    def program(self) -> Program:
+        """The checked policy. Raises: RetryableError: this release can't read it."""
+        return self.ready.program
+
+    @property
+    def ready(self) -> Plans:
+        """Its plans. Raises: RetryableError: this release can't read it."""
+        if self.plans is None:
+            raise RetryableError(
+                "read", "policy", f"this release refuses the stored policy: {self.problem}"
+            )
+        return self.plans
+
+
+class TooCostlyError(InvalidRequestError):
+    """A question takes longer than a question may."""
+
+
+class _Reader:
+    """A connection with a deadline. One thread at a time uses it."""
+
+    def __init__(self, path: Path, monotonic_s: Callable[[], float]) -> None:
+        self._monotonic_s = monotonic_s
+        self._deadline_s = 0.0
+        self.connection = connect_reader(path)
+        self.connection.set_progress_handler(self._is_over, _PROGRESS_INSTRUCTIONS)
+
+    def ask(self, ask: Callable[[sqlite3.Connection], T], *, seconds: float) -> T:
+        """Ask in one read transaction. Raises: TooCostlyError: it takes longer."""
+        self._deadline_s = self._monotonic_s() + seconds
+        connection = self.connection
+        try:
+            connection.execute("BEGIN")
+            try:
+                return ask(connection)
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            raise self.translated(error) from error
+
+    def begin(self, seconds: float) -> sqlite3.Connection:
+        """Give the connection for one statement, which has to end in time."""
+        self._deadline_s = self._monotonic_s() + seconds
+        return self.connection
+
+    def translated(self, error: sqlite3.Error) -> PenstockError:
+        """Give what an error means to the caller."""
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:
+            return TooCostlyError("ask", "question", "it takes too long")
+        return translate(error, "ask", "facts")
+
+    def _is_over(self) -> bool:
+        return self._monotonic_s() > self._deadline_s
+
+
+class Environment:
+    """One environment. Event loop only, but for what says otherwise."""
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        *,
+        fsync: bool,
+        clock: Clock,
+        random: Random,
+        writing: Executor,
+        reading: ThreadPoolExecutor,
+        failed: Callable[[PenstockError], None],
+    ) -> None:
+        """Open, or create.
+
+        Raises:
+            PenstockError: as `Replica.open`.
+        """
+        self.name = name
+        self.path = path
+        self._clock = clock
+        self._reading = reading
+        self._replica: Replica[list[Outcome]] = Replica.open(
+            path, EnvironmentMachine(name), fsync=fsync
+        )
+        if not self._replica.position:
+            begin = Entry(name, (Begin(random.token_bytes(tokens.LOG_BYTES)),))
+            self._replica.append(encode(begin), stamp_ms=clock.now_ms())
+        self._loop_reader = _Reader(path, clock.monotonic_s)
+        self._threads = threading.local()
+        self._thread_readers: list[_Reader] = []
+        self.position = self._replica.position
+        (self.log,) = self._loop_reader.connection.execute("SELECT log FROM environment").fetchone()
+        self._candidate: Program | None = None
+        self.policy = self._stored_policy()
+        self._arrivals: dict[asyncio.Future[None], int] = {}
+        """Readers that wait for a position."""
+        self.changes: list[Callable[[Applied[list[Outcome]], list[EnvironmentCommand]], None]] = []
+        """Called with each entry that was applied."""
+        self._writer: Writer[EnvironmentCommand] = Writer(
+            self._replica,
+            name,
+            executor=writing,
+            clock=clock,
+            applied=self._on_applied,
+            is_alone=lambda command: isinstance(command, SetPolicy),
+            failed=failed,
+        )
+
+    @property
+    def time_ms(self) -> int:
+        """Journal time at `position`."""
+        return self._replica.time_ms
+
+    async def close(self) -> None:
+        """End what waits, and close the database."""
+        await self._writer.close()
+        for reader in (self._loop_reader, *self._thread_readers):
+            reader.connection.close()
+        self._replica.close()
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    async def write(self, command: EnvironmentCommand) -> Outcome:
+        """Apply a command durably. Raises: as `Writer.submit`."""
+        weight = len(command.changes) if isinstance(command, Write) else 1
+        return await self._writer.submit(command, weight=weight)
+
+    def token(self, position: int) -> str:
+        """Give the token of a position."""
+        return tokens.encode(self.log, position)
+
+    async def reach(self, token: str) -> None:
+        """Wait until a token's position is applied here.
+
+        Raises:
+            RetryableError: it isn't after TOKEN_WAIT_S.
+        """
+        position = tokens.decode(token, self.log)
+        if position <= self.position:
+            return
+        arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._arrivals[arrival] = position
+        try:
+            async with asyncio.timeout(TOKEN_WAIT_S):
+                await arrival
+        except TimeoutError as error:
+            raise RetryableError(
+                "read",
+                f"environment {self.name}",
+                f"position {position} of the header OsoOffset isn't here yet; {self.position} is",
+                "try again",
+            ) from error
+        finally:
+            self._arrivals.pop(arrival, None)
+
+    def is_reached(self, token: str) -> bool:
+        """Whether nothing has to be waited for."""
+        return tokens.decode(token, self.log) <= self.position
+
+    def _on_applied(
+        self, applied: Applied[list[Outcome]], commands: list[EnvironmentCommand]
+    ) -> None:
+        if any(isinstance(command, SetPolicy) for command in commands):
+            self.policy = self._stored_policy()
+        self.position = applied.position
+        for arrival, position in list(self._arrivals.items()):
+            if position <= self.position and not arrival.done():
+                arrival.set_result(None)
+        for changed in self.changes:
+            changed(applied, commands)
+
+    # -- the policy ------------------------------------------------------------------------------
+
+    def _stored_policy(self) -> Policy:
+        row = self._loop_reader.connection.execute(
+            "SELECT version, filename, source FROM policy ORDER BY version DESC LIMIT 1"
+        ).fetchone()
+        version, filename, source = row or (0, "", "")
+        candidate, self._candidate = self._candidate, None
+        if candidate is not None and candidate.source == source:
+            return Policy(version, filename, source, Plans(candidate))
+        try:
+            return Policy(version, filename, source, Plans(check(source)))
+        except PolicyError as error:
+            return Policy(version, filename, source, None, error.message)
+
+    def offer(self, program: Program) -> None:
+        """Keep a checked policy, which is about to be set: it needn't be checked twice."""
+        self._candidate = program
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def authorize(
+        self, actor: Value, action: str, resource: Value, context: Sequence[Fact] = ()
+    ) -> "bool | asyncio.Future[bool]":
+        """Ask whether an actor may do an action to a resource. Raises: as `ask`."""
+        plans = self.policy.ready
+        if not context:
+            checks = plans.checks(actor, action, resource, frozenset())
+            if not checks:
+                return False
+            if len(checks) == 1 and checks[0].plan.sql:
+                # One statement needs no transaction, and is most of what is asked.
+                values = (actor.id, action, resource.id)
+                bindings = checks[0].bindings(values, self._clock.now_ms() // 1000, {})
+                connection = self._loop_reader.begin(LOOP_S)
+                try:
+                    found = connection.execute(checks[0].plan.sql, bindings).fetchone()
+                except sqlite3.Error as error:
+                    if not isinstance(self._loop_reader.translated(error), TooCostlyError):
+                        raise self._loop_reader.translated(error) from error
+                else:
+                    return found is not None
+        return self.ask(lambda _, asking: asking.authorize(actor, action, resource), context)
+
+    def ask(
+        self,
+        ask: Callable[[Policy, Asking], T],
+        context: Iterable[Fact] = (),
+        *,
+        is_long: bool = False,
+    ) -> "T | asyncio.Future[T]":
+        """Ask in one read transaction: here, or by a thread if it takes long.
+
+        Args:
+            is_long: it mostly does.
+        Raises (itself or by the future):
+            TooCostlyError: it takes longer than a question may.
+            RetryableError: this release can't read the stored policy.
+        """
+        facts = tuple(context)
+        now_s = self._clock.now_ms() // 1000
+        policy = self.policy
+
+        def once(connection: sqlite3.Connection, policy: Policy, steps: int) -> T:
+            asking = Asking(policy.ready, connection, now_s=now_s, context=facts, steps=steps)
+            return ask(policy, asking)
+
+        if not is_long:
+            try:
+                return self._loop_reader.ask(
+                    lambda connection: once(connection, policy, LOOP_STEPS), seconds=LOOP_S
+                )
+            except (TooCostlyError, OverloadedError):
+                pass
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(self._reading, self._ask_by_thread, once)
+
+    def _ask_by_thread(self, once: Callable[[sqlite3.Connection, Policy, int], T]) -> T:
+        reader: _Reader | None = getattr(self._threads, "reader", None)
+        if reader is None:
+            reader = self._threads.reader = _Reader(self.path, self._clock.monotonic_s)
+            self._thread_readers.append(reader)
+
+        def asked(connection: sqlite3.Connection) -> T:
+            row = connection.execute("SELECT policy_version FROM environment").fetchone()
+            policy = self.policy
+            if policy.version != row[0]:
+                raise RetryableError("ask", "question", "the policy changes just now", "try again")
+            return once(connection, policy, STEPS_MAX)
+
+        try:
+            return reader.ask(asked, seconds=QUESTION_S)
+        except OverloadedError as error:
+            raise TooCostlyError("ask", "question", error.detail) from error
+        except TooCostlyError as error:
+            detail = f"it takes longer than {QUESTION_S:.0f} s"
+            raise TooCostlyError("ask", "question", detail) from error

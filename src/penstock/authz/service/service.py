@@ -1,0 +1,155 @@
+"""The whole service of one data directory: the directory of environments, each environment, the
+API.
+
+```
+DIR/lock                      one process at a time
+DIR/key                       the first key's text, for its owner alone
+DIR/directory.sqlite          environments and keys, with their journal
+DIR/environments/NAME.sqlite  an environment's facts and policy, with its journal
+```
+"""
+
+import asyncio
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from penstock.authz.service.admin import Admin
+from penstock.authz.service.api import Api
+from penstock.authz.service.changes import Changes
+from penstock.authz.service.directory import ADMIN, Access, Directory
+from penstock.authz.service.environment import Environment
+from penstock.authz.service.questions import Questions
+from penstock.model.errors import NotFoundError, PenstockError
+from penstock.ports.clock import Clock
+from penstock.ports.random import Random
+from penstock.replica.database import sync_directory
+from penstock.system.files import make_folder
+from penstock.system.lock import DirectoryLock
+
+DEFAULT_ENVIRONMENT: Final = "default"
+TEST_KEY: Final = "e_0123456789_12345_osotesttoken01xiIn"
+"""The key that the vendor documents for local tests; it is accepted where it is asked for."""
+KEY_FILE: Final = "key"
+_WRITERS: Final = 4
+_READERS: Final = 2
+_INSTANCE_BYTES: Final = 6
+
+
+class Service:
+    """One process's authorization service. Event loop only.
+
+    Args:
+        fsync: false gives up the last writes in a power cut.
+    """
+
+    def __init__(self, data: Path, *, clock: Clock, random: Random, fsync: bool = True) -> None:
+        self.data = data
+        self._clock = clock
+        self._random = random
+        self._fsync = fsync
+        self._lock: DirectoryLock | None = None
+        self._writing = ThreadPoolExecutor(_WRITERS, "authz-write")
+        self._reading = ThreadPoolExecutor(_READERS, "authz-read")
+        self.environments: dict[str, Environment] = {}
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Has the error after which nothing can be written."""
+        self.compared = {True: 0, False: 0}
+        """Decisions of clients that were the same as the service's, and that weren't."""
+
+    @property
+    def key_file(self) -> Path:
+        """The file with the first key."""
+        return self.data / KEY_FILE
+
+    async def open(self, *, with_test_key: bool = False) -> None:
+        """Open everything, or create it with one environment and one key.
+
+        Args:
+            with_test_key: accept TEST_KEY for the default environment, in this process alone.
+        Raises:
+            ConflictError: another process uses the directory.
+            PenstockError: a database can't be opened.
+        """
+        self._lock = DirectoryLock.acquire(self.data)
+        make_folder(self.data / "environments")
+        self.directory = Directory(
+            self.data / "directory.sqlite",
+            fsync=self._fsync,
+            clock=self._clock,
+            random=self._random,
+            writing=self._writing,
+            failed=self._fail,
+        )
+        if not self.directory.environments:
+            await self.directory.create_environment(DEFAULT_ENVIRONMENT)
+        if not self.directory.keys:
+            # The file comes last: a crash before it leaves a key that its next start replaces.
+            text, _, _ = await self.directory.add_key(DEFAULT_ENVIRONMENT, ADMIN, "first key")
+            self._write_key(text)
+        elif not self.key_file.exists() and len(self.directory.keys) == 1:
+            text, _, _ = await self.directory.add_key(DEFAULT_ENVIRONMENT, ADMIN, "first key again")
+            self._write_key(text)
+        if with_test_key:
+            access = Access("test", DEFAULT_ENVIRONMENT, ADMIN, "test key")
+            self.directory.lend(TEST_KEY, access)
+        for name in self.directory.environments:
+            self._open_environment(name)
+        instance = self._random.token_bytes(_INSTANCE_BYTES).hex()
+        self.changes = Changes(self._clock, self._reading)
+        questions = Questions(self._clock, instance, self._compare)
+        admin = Admin(self.directory, self._open_environment)
+        self.api = Api(self.directory, self.environment, questions, self.changes, admin)
+
+    def environment(self, name: str) -> Environment:
+        """Give an environment. Raises: NotFoundError."""
+        found = self.environments.get(name)
+        if found is None:
+            raise NotFoundError("find", "environment", f"the environment {name} isn't open here")
+        return found
+
+    async def close(self) -> None:
+        """End what is under way, and close the databases; idempotent."""
+        for environment in self.environments.values():
+            await environment.close()
+        self.environments.clear()
+        if hasattr(self, "directory"):
+            await self.directory.close()
+        self._writing.shutdown()
+        self._reading.shutdown()
+        if self._lock is not None:
+            self._lock.release()
+
+    def _open_environment(self, name: str) -> Environment:
+        if name not in self.environments:
+            self.environments[name] = Environment(
+                name,
+                self.data / "environments" / f"{name}.sqlite",
+                fsync=self._fsync,
+                clock=self._clock,
+                random=self._random,
+                writing=self._writing,
+                reading=self._reading,
+                failed=self._fail,
+            )
+        return self.environments[name]
+
+    def _write_key(self, text: str) -> None:
+        path = self.key_file
+        new = path.with_name(f"{KEY_FILE}.new")
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, f"{text}\n".encode())
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        new.replace(path)
+        sync_directory(self.data)
+
+    def _compare(self, is_same: bool) -> None:  # noqa: FBT001 - it is a value here
+        self.compared[is_same] += 1
+
+    def _fail(self, error: PenstockError) -> None:
+        if not self.failed.done():
+            self.failed.set_exception(error)

@@ -1,0 +1,167 @@
+"""Writes of one database: all that wait go into the next entry, one sync for all of them.
+
+A command that changes the policy is an entry of its own, and the next entry waits until readers
+have taken over what it changed: between two policies no facts change.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Final, Generic, TypeVar
+
+from penstock.authz.state import entries
+from penstock.authz.state.entries import Outcome
+from penstock.model.errors import OverloadedError, PenstockError, RetryableError
+from penstock.ports.clock import Clock
+from penstock.replica import Applied, Replica
+from penstock.system.heard import Cause, heard
+
+logger = logging.getLogger(__name__)
+
+COMMANDS_MAX: Final = 1_000
+CHANGES_MAX: Final = 10_000
+"""Changes of one entry; a command that has more is alone in its own."""
+WAITING_MAX: Final = 10_000
+
+CommandT = TypeVar("CommandT", bound=entries.Command)
+
+
+class Writer(Generic[CommandT]):
+    """Appends commands. Event loop only.
+
+    Args:
+        environment: what its entries name.
+        executor: has the disk's work, one call of this writer at a time.
+        applied: is called with each entry before its answers are given out.
+        is_alone: whether a command is an entry of its own.
+        failed: is called when nothing can be written any more.
+    """
+
+    def __init__(
+        self,
+        replica: Replica[list[Outcome]],
+        environment: str,
+        *,
+        executor: Executor,
+        clock: Clock,
+        applied: Callable[[Applied[list[Outcome]], list[CommandT]], None],
+        is_alone: Callable[[CommandT], bool],
+        failed: Callable[[PenstockError], None],
+    ) -> None:
+        self._replica = replica
+        self._environment = environment
+        self._executor = executor
+        self._clock = clock
+        self._applied = applied
+        self._is_alone = is_alone
+        self._failed = failed
+        self._waiting: deque[tuple[CommandT, int, asyncio.Future[Outcome]]] = deque()
+        self._running: asyncio.Future[Applied[list[Outcome]]] | None = None
+        self._is_closed = False
+        self._checkpoint: asyncio.Future[int] | None = None
+        self._idle: asyncio.Future[None] | None = None
+
+    def submit(self, command: CommandT, *, weight: int = 1) -> asyncio.Future[Outcome]:
+        """Append a command; its answer comes once it is durable and applied.
+
+        Args:
+            weight: about how many changes it has.
+        Raises (by the future):
+            RetryableError: there is no space; nothing changed.
+            FatalStorageError: what is durable is unknown.
+        """
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        if self._is_closed:
+            future.set_exception(RetryableError("write", self._subject, "the server is stopping"))
+        elif len(self._waiting) >= WAITING_MAX:
+            detail = f"{WAITING_MAX:,} writes are waiting"
+            future.set_exception(OverloadedError("write", self._subject, detail, "try again"))
+        else:
+            self._waiting.append((command, weight, future))
+            if self._running is None:
+                # Not at once: what the same turn of the event loop brings shares the sync.
+                asyncio.get_running_loop().call_soon(self._next)
+        return future
+
+    async def close(self) -> None:
+        """Write what waits, and take nothing more."""
+        self._is_closed = True
+        if self._running is not None or self._waiting or self._checkpoint is not None:
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
+
+    @property
+    def _subject(self) -> str:
+        return f"environment {self._environment}" if self._environment else "the directory"
+
+    def _next(self) -> None:
+        if self._running is not None:
+            return
+        taken: list[tuple[CommandT, asyncio.Future[Outcome]]] = []
+        weights = 0
+        while self._waiting and len(taken) < COMMANDS_MAX:
+            command, weight, future = self._waiting[0]
+            is_alone = self._is_alone(command)
+            if taken and (is_alone or weights + weight > CHANGES_MAX):
+                break
+            self._waiting.popleft()
+            taken.append((command, future))
+            weights += weight
+            if is_alone:
+                break
+        if not taken:
+            self._rest()
+            return
+        commands = [command for command, _ in taken]
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._executor, self._append, commands)
+        self._running = running
+        running.add_done_callback(lambda done: self._done(done, taken))
+
+    def _append(self, commands: list[CommandT]) -> Applied[list[Outcome]]:
+        entry = entries.Entry(self._environment, tuple(commands))
+        body = entries.encode(entry)
+        return self._replica.append(body, stamp_ms=self._clock.now_ms())
+
+    def _done(
+        self,
+        running: "asyncio.Future[Applied[list[Outcome]]]",
+        taken: list[tuple[CommandT, "asyncio.Future[Outcome]"]],
+    ) -> None:
+        self._running = None
+        error = running.exception()
+        if error is None:
+            applied = running.result()
+            self._applied(applied, [command for command, _ in taken])
+            for (_, future), outcome in zip(taken, applied.outcome, strict=True):
+                if not future.done():
+                    future.set_result(outcome)
+        else:
+            if isinstance(error, PenstockError) and not isinstance(error, RetryableError):
+                self._failed(error)
+            for _, future in taken:
+                if not future.done():
+                    future.set_exception(error)
+        self._next()
+        if self._replica.checkpoint_due and self._checkpoint is None and error is None:
+            loop = asyncio.get_running_loop()
+            self._checkpoint = loop.run_in_executor(self._executor, self._replica.checkpoint)
+            self._checkpoint.add_done_callback(self._checkpointed)
+
+    def _checkpointed(self, ended: "asyncio.Future[int]") -> None:
+        self._checkpoint = None
+        error = ended.exception()
+        if isinstance(error, RetryableError):
+            heard(Cause.DATABASE_FULL, error, logger, "no checkpoint of an authorization database")
+        elif isinstance(error, PenstockError):
+            self._failed(error)
+        elif error is not None:
+            raise error
+        self._rest()
+
+    def _rest(self) -> None:
+        is_idle = self._running is None and self._checkpoint is None and not self._waiting
+        if is_idle and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)

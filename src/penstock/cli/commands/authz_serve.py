@@ -1,0 +1,93 @@
+"""`penstock authz serve`."""
+
+from pathlib import Path
+
+import click
+
+from penstock.cli.authz_calls import DEFAULT_HTTP
+from penstock.config.addresses import parse_address
+from penstock.model.errors import InvalidRequestError
+
+
+@click.command("serve")
+@click.option(
+    "--data",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="PENSTOCK_AUTHZ_DATA",
+    show_envvar=True,
+    required=True,
+    help="Directory of the service's databases; made if it isn't there.",
+)
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    envvar="PENSTOCK_AUTHZ_HTTP",
+    default=DEFAULT_HTTP,
+    show_default=True,
+    show_envvar=True,
+    help="Address of the API, of /healthz and of /metrics.",
+)
+@click.option(
+    "--policy",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Set the policy of this file in the environment `default` at the start.",
+)
+@click.option("--watch", is_flag=True, help="Set it again whenever the file changes.")
+@click.option(
+    "--test-key",
+    is_flag=True,
+    help="Accept the key that Oso documents for local tests too; on loopback addresses alone.",
+)
+@click.option(
+    "--fsync/--no-fsync",
+    default=True,
+    show_default=True,
+    help="Sync each write before it is acknowledged; without, a power cut takes the last ones.",
+)
+@click.option(
+    "--connections-max",
+    metavar="N",
+    type=click.IntRange(min=10),
+    default=1_000,
+    show_default=True,
+    help="Connections that may be open at once.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Least level of lines in the log, which is standard error.",
+)
+def command(
+    data: Path,
+    http: str,
+    policy: Path | None,
+    watch: bool,
+    test_key: bool,
+    fsync: bool,
+    connections_max: int,
+    log_level: str,
+) -> None:
+    """Run the authorization service in the foreground until Ctrl-C or SIGTERM.
+
+    It answers the HTTP API of Oso Cloud, so that Oso's own SDKs work with it. The first start makes
+    an environment `default` and a key, which the file `key` in DIR has.
+    """
+    if watch and policy is None:
+        raise InvalidRequestError("serve", "--watch", "there is no file to watch", "add --policy")
+    from penstock.app.authz.run import run
+    from penstock.app.authz.server import AuthzSettings
+
+    settings = AuthzSettings(
+        data=data,
+        http=parse_address(http, setting="--http"),
+        policy=policy,
+        watches=watch,
+        with_test_key=test_key,
+        fsync=fsync,
+        connections_max=connections_max,
+    )
+    run(settings, log_level=log_level)
