@@ -21,6 +21,7 @@ from penstock.state.commands import (
     RegisterAgent,
     SaveGroup,
     SaveMembers,
+    SaveShares,
     StoreSegment,
 )
 from penstock.state.entries import Entry
@@ -107,7 +108,7 @@ class Twin:
                 self._wals[answer.wal_key] = (entry.agent, entry.epoch)
             case ClaimShard():
                 self._shards[command.shard] = answer.shard_epoch
-            case SaveGroup() | SaveMembers() | CommitOffsets() | DeleteOffsets():
+            case SaveGroup() | SaveMembers() | SaveShares() | CommitOffsets() | DeleteOffsets():
                 self._check_shard(where, [command.group_id], command.shard_epoch)
             case DeleteGroups():
                 self._check_shard(where, command.group_ids, command.shard_epoch)

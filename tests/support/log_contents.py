@@ -28,6 +28,9 @@ TABLES = {
 MEMBERS_VERSION = 6
 """The format version from which on groups have members of their own."""
 
+SHARES_VERSION = 7
+"""The format version from which on there are share groups."""
+
 
 def contents(data: Path) -> dict[str, Any]:
     """Every row that clients can see, and the bytes of every partition from its first run on."""
@@ -43,6 +46,7 @@ def contents(data: Path) -> dict[str, Any]:
                 "SELECT group_id, kind, member_id, group_members.state FROM group_members"
                 " JOIN groups USING (group_id) ORDER BY group_id, member_id"
             ).fetchall()
+            found |= _shares(connection, version)
             # What was made of an older version says nothing about them, and is never made again.
             if members:
                 found["members"] = members
@@ -53,6 +57,16 @@ def contents(data: Path) -> dict[str, Any]:
         )
     found["bytes"] = asyncio.run(_bytes(data))
     return found
+
+
+def _shares(connection: sqlite3.Connection, version: int) -> dict[str, Any]:
+    if version < SHARES_VERSION:
+        return {}
+    rows = connection.execute(
+        "SELECT group_id, topic_id, partition, start_offset, state FROM share_partitions"
+        " ORDER BY group_id, topic_id, partition"
+    ).fetchall()
+    return {"shares": rows} if rows else {}
 
 
 async def _bytes(data: Path) -> dict[PartitionKey, bytes]:

@@ -439,6 +439,25 @@ class SaveMembers(Command, frozen=True, tag="members"):
     shard_epoch: int = 0
 
 
+SHARES_MAX: Final = 1_000
+"""Share partitions that one `SaveShares` may change: applied in a few ms."""
+
+
+class SaveShares(Command, frozen=True, tag="shares"):
+    """Store what became of records in partitions of a share group.
+
+    `rows`: topic id, partition, start offset, and what is opaque to apply (the group package
+    encodes it). Partitions that don't exist are left out. Answer: Done or Refused (STALE_SHARD,
+    UNKNOWN_GROUP, MALFORMED where there are more than SHARES_MAX).
+    """
+
+    group_id: str
+    rows: list[tuple[bytes, int, int, bytes]]
+    removed: list[tuple[bytes, int]] = []
+    """Partitions whose state is deleted, before `rows` are stored."""
+    shard_epoch: int = 0
+
+
 class DeleteGroups(Command, frozen=True, tag="group-"):
     """Delete groups with their offsets. The coordinator has checked that they are empty.
 
@@ -527,6 +546,7 @@ AnyCommand = (
     | DropTable
     | SaveGroup
     | SaveMembers
+    | SaveShares
     | DeleteGroups
     | CommitOffsets
     | DeleteOffsets

@@ -75,16 +75,17 @@ def clear_topic(tables: Tables, first: int, topic_id: bytes, rows_max: int) -> i
     for table in _OF_A_TOPIC:
         if left > 0:
             left -= _clear_range(tables, table, first, last, left)
-    if left > 0:
-        rows = tables.execute(
-            "SELECT group_id, partition FROM group_offsets WHERE topic_id = ? LIMIT ?",
-            (topic_id, left),
-        ).fetchall()
-        tables.executemany(
-            "DELETE FROM group_offsets WHERE group_id = ? AND topic_id = ? AND partition = ?",
-            ((group_id, topic_id, partition) for group_id, partition in rows),
-        )
-        left -= len(rows)
+    for table in ("group_offsets", "share_partitions"):
+        if left > 0:
+            rows = tables.execute(
+                f"SELECT group_id, partition FROM {table} WHERE topic_id = ? LIMIT ?",  # noqa: S608
+                (topic_id, left),
+            ).fetchall()
+            tables.executemany(
+                f"DELETE FROM {table} WHERE group_id = ? AND topic_id = ? AND partition = ?",  # noqa: S608
+                ((group_id, topic_id, partition) for group_id, partition in rows),
+            )
+            left -= len(rows)
     return rows_max - left
 
 

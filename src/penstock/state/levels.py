@@ -28,6 +28,7 @@ from penstock.state.schema import (
     MEMBERS_LEVEL,
     MERGING_LEVEL,
     PIPELINE_LEVEL,
+    SHARES_LEVEL,
     TRANSACTIONS_LEVEL,
 )
 
@@ -79,6 +80,7 @@ LEVEL_OF: Final[dict[type[AnyCommand], int]] = {
     commands.ReportDigest: INTEGRITY_LEVEL,
     commands.SetJournalTime: INTEGRITY_LEVEL,
     commands.SaveMembers: MEMBERS_LEVEL,
+    commands.SaveShares: SHARES_LEVEL,
     transaction_commands.InitTransaction: TRANSACTIONS_LEVEL,
     transaction_commands.AddToTransaction: TRANSACTIONS_LEVEL,
     transaction_commands.CommitToTransaction: TRANSACTIONS_LEVEL,

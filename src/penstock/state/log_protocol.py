@@ -30,6 +30,7 @@ from penstock.state.commands import (
     ReportDigest,
     SaveGroup,
     SaveMembers,
+    SaveShares,
     SetFeatureLevel,
     StoreSegment,
     TrimLog,
@@ -61,7 +62,15 @@ _FREEING: Final = frozenset(
 )
 """Commands that are steps towards deleting something."""
 _OF_GROUPS: Final = frozenset(
-    {SaveGroup, SaveMembers, DeleteGroups, CommitOffsets, DeleteOffsets, CommitToTransaction}
+    {
+        SaveGroup,
+        SaveMembers,
+        SaveShares,
+        DeleteGroups,
+        CommitOffsets,
+        DeleteOffsets,
+        CommitToTransaction,
+    }
 )
 NEVER_STOPPED: Final = frozenset(
     {
@@ -100,7 +109,7 @@ def _weigh(command: AnyCommand) -> int:
             return 1 + len(command.partitions) + len(command.groups)
         case DeleteOffsets():
             return 1 + len(command.items)
-        case SaveMembers():
+        case SaveMembers() | SaveShares():
             return 1 + len(command.rows) + len(command.removed)
         case DeleteGroups():
             return 1 + len(command.group_ids)

@@ -21,6 +21,8 @@ from penstock.state.schema import (
     PENDING_OFFSETS,
     REBUILT_RANGES,
     REPLICATION_FACTOR,
+    SHARE_PARTITIONS,
+    SHARE_TOPICS,
     TRANSACTION_GROUPS,
     TRANSACTION_PARTITIONS,
     TRANSACTIONS,
@@ -39,7 +41,7 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
     ),
     # 5 to 6: members of groups. All groups are classic until then.
     5: (f"ALTER TABLE groups ADD COLUMN {GROUP_KIND}", GROUP_MEMBERS),
-    # 6 to 7: transactions, and how many replicas of a topic's partitions clients are shown.
+    # 6 to 7: transactions, share groups, and how many replicas of a topic clients are shown.
     6: (
         f"ALTER TABLE topics ADD COLUMN {REPLICATION_FACTOR}",
         MARKERS,
@@ -51,6 +53,8 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
         PENDING_OFFSETS,
         PENDING_GROUPS,
         ABORTED,
+        SHARE_PARTITIONS,
+        SHARE_TOPICS,
     ),
 }
 

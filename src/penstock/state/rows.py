@@ -102,6 +102,8 @@ class GroupKind(enum.IntEnum):
     CLASSIC = 0
     CONSUMER = 1
     """KIP-848."""
+    SHARE = 2
+    """KIP-932."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,16 @@ class GroupRow:
     empty_since_ms: int | None
     state: bytes
     kind: GroupKind = GroupKind.CLASSIC
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRow:
+    """A share partition's durable state: opaque, but for where it starts (-1: not known yet)."""
+
+    topic_id: bytes
+    partition: int
+    start_offset: int
+    state: bytes
 
 
 @dataclass(frozen=True, slots=True)

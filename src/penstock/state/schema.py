@@ -11,7 +11,8 @@ OLDEST_VERSION: Final = 4
 """The oldest format version that is opened. Versions 1 to 3 are refused: no release wrote them."""
 FEATURE_LEVEL_MAX: Final = 6
 """The newest semantics of apply that this release knows. 1: the embedded log; 2: the cluster;
-3: the pipeline; 4: integrity; 5: merging, and members of groups; 6: transactions."""
+3: the pipeline; 4: integrity; 5: merging, and members of groups; 6: transactions,
+and share groups."""
 CLUSTER_LEVEL: Final = 2
 """From which on the cluster's commands are applied."""
 PIPELINE_LEVEL: Final = 3
@@ -25,6 +26,8 @@ MEMBERS_LEVEL: Final = 5
 groups")."""
 TRANSACTIONS_LEVEL: Final = 6
 """The level from which on there are transactions (docs/formats/journal.md, "Transactions")."""
+SHARES_LEVEL: Final = 6
+"""The level from which on there are share groups (docs/formats/journal.md, "Share groups")."""
 STORED_ENTRIES: Final = 16
 """K: of how many of an agent's last entries the answers are kept. A power of two."""
 
@@ -41,6 +44,15 @@ GROUP_MEMBERS: Final = """CREATE TABLE group_members (
         state BLOB NOT NULL,
         PRIMARY KEY (group_id, member_id)
     ) STRICT, WITHOUT ROWID"""
+SHARE_PARTITIONS: Final = """CREATE TABLE share_partitions (
+        group_id TEXT NOT NULL,
+        topic_id BLOB NOT NULL,
+        partition INTEGER NOT NULL,
+        start_offset INTEGER NOT NULL,
+        state BLOB NOT NULL,
+        PRIMARY KEY (group_id, topic_id, partition)
+    ) STRICT, WITHOUT ROWID"""
+SHARE_TOPICS: Final = "CREATE INDEX share_topics ON share_partitions (topic_id)"
 GROUP_KIND: Final = "kind INTEGER NOT NULL DEFAULT 0"
 """A `penstock.state.rows.GroupKind`."""
 GROUP_SHARDS: Final = """CREATE TABLE group_shards (
@@ -317,4 +329,6 @@ SCHEMA: Final = (
     PENDING_OFFSETS,
     PENDING_GROUPS,
     ABORTED,
+    SHARE_PARTITIONS,
+    SHARE_TOPICS,
 )

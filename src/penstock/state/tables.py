@@ -390,6 +390,22 @@ class Tables:
             [(group_id, member_id, state) for member_id, state in rows],
         )
 
+    def save_shares(
+        self,
+        group_id: str,
+        rows: Sequence[tuple[bytes, int, int, bytes]],
+        removed: Sequence[tuple[bytes, int]],
+    ) -> None:
+        """Delete some of a group's share partitions, then insert or replace others."""
+        self.executemany(
+            "DELETE FROM share_partitions WHERE group_id = ? AND topic_id = ? AND partition = ?",
+            [(group_id, *place) for place in removed],
+        )
+        self.executemany(
+            "INSERT OR REPLACE INTO share_partitions VALUES (?, ?, ?, ?, ?)",
+            [(group_id, *row) for row in rows],
+        )
+
     def group_times(self, group_id: str) -> tuple[int, int] | None:
         """Return since when a group has been empty and when its newest offset was committed; -1:
         it isn't, there is none. None: no such group."""
@@ -408,6 +424,7 @@ class Tables:
         self._groups.discard(group_id)
         self.execute("DELETE FROM groups WHERE group_id = ?", (group_id,))
         self.execute("DELETE FROM group_members WHERE group_id = ?", (group_id,))
+        self.execute("DELETE FROM share_partitions WHERE group_id = ?", (group_id,))
         self.execute("DELETE FROM group_offsets WHERE group_id = ?", (group_id,))
 
     def set_offset(

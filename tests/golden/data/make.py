@@ -37,6 +37,7 @@ from penstock.state.commands import (  # noqa: E402
     DeleteTopic,
     SaveGroup,
     SaveMembers,
+    SaveShares,
 )
 from penstock.state.leader_epochs import begin_leader_epoch  # noqa: E402
 from penstock.state.pipeline_commands import (  # noqa: E402
@@ -97,6 +98,17 @@ async def fill(rig: Rig) -> None:
                 rows=[("one", b"a"), ("two", b"b")],
                 removed=[],
             ),
+            SaveMembers(
+                group_id="sharers",
+                generation=1,
+                protocol_type="share",
+                kind=GroupKind.SHARE,
+                empty=True,
+                state=b"state",
+                rows=[],
+                removed=[],
+            ),
+            SaveShares(group_id="sharers", rows=[(topics["plain"], 1, 17, b"shared")]),
             InitTransaction(transactional_id="golden", timeout_ms=60_000),
             CommitOffsets(
                 group_id="readers",

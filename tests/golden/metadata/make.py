@@ -48,6 +48,7 @@ from penstock.state.commands import (  # noqa: E402
     RunCommit,
     SaveGroup,
     SaveMembers,
+    SaveShares,
     SetFeatureLevel,
 )
 from penstock.state.entries import Entry, encode_entry  # noqa: E402
@@ -175,6 +176,7 @@ def fill_cluster(path: Path, embedded_agent: int) -> None:
     fill_pipeline(append)
     fill_members(append)
     fill_transactions(append)
+    fill_shares(append)
     replica.close()
 
 
@@ -244,6 +246,23 @@ def fill_members(append: Callable[..., list[AnyAnswer]]) -> None:
 
     save([("one", b"1"), ("two", b"2")], [])
     save([("two", b"3")], ["one"])
+
+
+def fill_shares(append: Callable[..., list[AnyAnswer]]) -> None:
+    """A share group with one partition."""
+    group = SaveMembers(
+        group_id="s",
+        generation=1,
+        protocol_type="share",
+        kind=GroupKind.SHARE,
+        empty=True,
+        state=b"s",
+        rows=[],
+        removed=[],
+    )
+    assert append(1002, group) == [Done()]
+    rows = [(TOPIC_ID, 2, 8, b"state"), (TOPIC_ID, 9_999, 0, b"not there")]
+    assert append(1002, SaveShares(group_id="s", rows=rows)) == [Done()]
 
 
 def fill_transactions(append: Callable[..., list[AnyAnswer]]) -> None:

@@ -39,6 +39,7 @@ from penstock.state.commands import (
     ReportDigest,
     SaveGroup,
     SaveMembers,
+    SaveShares,
     SetFeatureLevel,
 )
 from penstock.state.entries import Entry
@@ -209,7 +210,9 @@ class ClusterTwin:
                 return Relayed(standing.value, answers)
             case SaveMembers() if self.level < 5:
                 return Refused(Refusal.LEVEL_NOT_ON)
-            case SaveGroup() | SaveMembers() | CommitOffsets() | DeleteOffsets():
+            case SaveShares() if self.level < 6:
+                return Refused(Refusal.LEVEL_NOT_ON)
+            case SaveGroup() | SaveMembers() | SaveShares() | CommitOffsets() | DeleteOffsets():
                 if self._stale([command.group_id], command.shard_epoch):
                     return Refused(Refusal.STALE_SHARD)
             case DeleteGroups():

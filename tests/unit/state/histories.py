@@ -28,6 +28,7 @@ from penstock.state.commands import (
     RunCommit,
     SaveGroup,
     SaveMembers,
+    SaveShares,
     SetFeatureLevel,
     SetJournalTime,
     StoreSegment,
@@ -143,6 +144,15 @@ simple = st.one_of(
         state=st.binary(max_size=3),
         rows=st.lists(st.tuples(st.sampled_from("mn"), st.binary(max_size=3)), max_size=2),
         removed=st.lists(st.sampled_from("mn"), max_size=2),
+    ),
+    st.builds(
+        SaveShares,
+        group_id=st.sampled_from(GROUPS),
+        rows=st.lists(
+            st.tuples(ids, st.integers(0, 3), st.integers(-1, 9), st.binary(max_size=3)),
+            max_size=3,
+        ),
+        removed=st.lists(st.tuples(ids, st.integers(0, 3)), max_size=2),
     ),
     st.builds(DeleteGroups, group_ids=st.lists(st.sampled_from(GROUPS), max_size=2)),
     st.builds(
@@ -326,6 +336,10 @@ def assert_equal_to_twin(queries: Queries, view: StateView, twin: Twin) -> None:
     assert {group.group_id: group.kind for group in queries.groups() if group.kind} == twin.kinds
     for group_id in GROUPS:
         assert dict(queries.group_members(group_id)) == twin.members.get(group_id, {})
+        assert {
+            (row.topic_id, row.partition): (row.start_offset, row.state)
+            for row in queries.share_partitions(group_id)
+        } == twin.shares.get(group_id, {})
         assert {
             place: (row.offset, row.leader_epoch, row.metadata, row.commit_ms)
             for place, row in group_offsets(queries, group_id).items()

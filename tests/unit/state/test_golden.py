@@ -26,6 +26,7 @@ from penstock.state.rows import (
     GroupKind,
     GroupRow,
     Shard,
+    ShareRow,
     TableRow,
     Wal,
     WriterRow,
@@ -266,6 +267,16 @@ def test_the_members_of_version_6(tmp_path: Path) -> None:
         readers = queries.group("readers")
         assert readers is not None
         assert readers.kind is GroupKind.CLASSIC
+
+
+def test_the_share_groups_of_version_7(tmp_path: Path) -> None:
+    """A partition that is not there was left out."""
+    path = shutil.copyfile(GOLDEN / "format-7.sqlite", tmp_path / "metadata.sqlite")
+    with closing(Queries(path)) as queries:
+        group = queries.group("s")
+        assert group is not None
+        assert group.kind is GroupKind.SHARE
+        assert queries.share_partitions("s") == [ShareRow(TOPIC_ID, 2, 8, b"state")]
 
 
 def test_the_transactions_of_version_7(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from penstock.state.commands import (
     Noop,
     SaveGroup,
     SaveMembers,
+    SaveShares,
     SetFeatureLevel,
     SetJournalTime,
     StoreSegment,
@@ -98,6 +99,7 @@ class Twin:
         self.groups: dict[str, tuple[int, str, int | None, bytes]] = {}
         self.kinds: dict[str, int] = {}  # of groups whose kind is not 0
         self.members: dict[str, dict[str, bytes]] = {}
+        self.shares: dict[str, dict[tuple[bytes, int], tuple[int, bytes]]] = {}
         self.offsets: dict[str, dict[tuple[bytes, int], tuple[int, int, str, int]]] = {}
         self.cluster_configs: dict[str, str] = {}
         self.next_topic_key = 1
@@ -138,9 +140,9 @@ class Twin:
                     return Refused(Refusal.UNKNOWN_TOPIC)
                 for number in range(topic.partitions):
                     del self.partitions[topic.key << 20 | number]
-                for offsets in self.offsets.values():
-                    for place in [place for place in offsets if place[0] == command.topic_id]:
-                        del offsets[place]
+                for rows in (*self.offsets.values(), *self.shares.values()):
+                    for place in [place for place in rows if place[0] == command.topic_id]:
+                        del rows[place]
                 return Done()
             case CreatePartitions():
                 topic = self.topics.get(command.topic_id)
@@ -220,6 +222,10 @@ class Twin:
                         members.pop(member_id, None)
                     members.update(command.rows)
                 return Done()
+            case SaveShares() if self.level < 6:
+                return Refused(Refusal.LEVEL_NOT_ON)
+            case SaveShares():
+                return self._save_shares(command)
             case DeleteGroups():
                 for at, group in enumerate(command.group_ids):
                     seen = command.seen if self.level >= 4 else []
@@ -228,6 +234,7 @@ class Twin:
                     self.groups.pop(group, None)
                     self.kinds.pop(group, None)
                     self.members.pop(group, None)
+                    self.shares.pop(group, None)
                     self.offsets.pop(group, None)
                 return Done()
             case CommitOffsets():
@@ -414,6 +421,18 @@ class Twin:
             ]
             starts.append(partition.start)
         return LogTrimmed(starts)
+
+    def _save_shares(self, command: SaveShares) -> AnyAnswer:
+        if command.group_id not in self.groups:
+            return Refused(Refusal.UNKNOWN_GROUP)
+        shares = self.shares.setdefault(command.group_id, {})
+        for place in command.removed:
+            shares.pop(place, None)
+        for topic_id, partition, start_offset, state in command.rows:
+            topic = self.topics.get(topic_id)
+            if topic is not None and partition < topic.partitions:
+                shares[topic_id, partition] = (start_offset, state)
+        return Done()
 
     def _commit_offsets(self, command: CommitOffsets, time_ms: int) -> AnyAnswer:
         codes = []

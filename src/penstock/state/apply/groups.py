@@ -8,11 +8,13 @@ from penstock.state.apply.shards import refuse_shard
 from penstock.state.command import OffsetWrite
 from penstock.state.commands import (
     MEMBERS_MAX,
+    SHARES_MAX,
     CommitOffsets,
     DeleteGroups,
     DeleteOffsets,
     SaveGroup,
     SaveMembers,
+    SaveShares,
 )
 from penstock.state.rows import GroupKind
 from penstock.state.schema import INTEGRITY_LEVEL
@@ -47,6 +49,27 @@ def save_members(context: ApplyContext, command: SaveMembers) -> AnyAnswer:
     _save(context, command, command.kind)
     context.tables.save_members(command.group_id, command.rows, command.removed)
     return Done()
+
+
+def save_shares(context: ApplyContext, command: SaveShares) -> AnyAnswer:
+    """Replace the states of some of a group's share partitions."""
+    refusal = refuse_shard(context, (command.group_id,), command.shard_epoch)
+    if refusal is not None:
+        return refusal
+    tables = context.tables
+    changed = len(command.rows) + len(command.removed)
+    if changed > SHARES_MAX:
+        return Refused(Refusal.MALFORMED, f"{changed} share partitions change, {SHARES_MAX} may")
+    if not tables.group_exists(command.group_id):
+        return Refused(Refusal.UNKNOWN_GROUP, f"group {command.group_id}")
+    rows = [row for row in command.rows if _is_there(tables, row[0], row[1])]
+    tables.save_shares(command.group_id, rows, command.removed)
+    return Done()
+
+
+def _is_there(tables: Tables, topic_id: bytes, partition: int) -> bool:
+    topic = tables.topics_by_id.get(topic_id)
+    return topic is not None and 0 <= partition < topic.partitions
 
 
 def _save(context: ApplyContext, command: SaveGroup | SaveMembers, kind: int) -> None:

@@ -112,6 +112,7 @@ _HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
     pipeline_commands.DropTable: apply_progress.drop_table,
     commands.SaveGroup: apply_groups.save_group,
     commands.SaveMembers: apply_groups.save_members,
+    commands.SaveShares: apply_groups.save_shares,
     commands.DeleteGroups: apply_groups.delete_groups,
     commands.CommitOffsets: apply_groups.commit_offsets,
     commands.DeleteOffsets: apply_groups.delete_offsets,

@@ -59,6 +59,7 @@ from penstock.state.rows import (
     OffsetRow,
     PartitionProducer,
     Shard,
+    ShareRow,
     StoredRun,
     StoredTopic,
     Wal,
@@ -345,6 +346,17 @@ class Queries(PipelineQueries, LossQueries, TransactionQueries):
             "SELECT member_id, state FROM group_members WHERE group_id = ? ORDER BY member_id",
             (group_id,),
         )
+
+    def share_partitions(self, group_id: str) -> list[ShareRow]:
+        """The share partitions of a group, in order."""
+        return [
+            ShareRow(*row)
+            for row in self._execute(
+                "SELECT topic_id, partition, start_offset, state FROM share_partitions"
+                " WHERE group_id = ? ORDER BY topic_id, partition",
+                (group_id,),
+            )
+        ]
 
     def group_offsets_page(
         self, group_id: str, after: tuple[bytes, int], *, limit: int
