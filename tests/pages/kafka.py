@@ -17,8 +17,7 @@ _QUOTAS = "no quotas yet"
 _TOKENS = "no delegation tokens"
 _QUORUM = "there is no KRaft quorum: the order of things is Penstock's journal"
 _TELEMETRY = "client metrics are not collected (KIP-714); Kafka 4.3.1 does not advertise it, either"
-_SHARE = "no share groups yet (KIP-932)"
-_SHARE_STATE = "brokers among themselves: no share groups yet (KIP-932)"
+_SHARE_STATE = "brokers among themselves: the state of share groups is in the journal"
 _STREAMS = "no streams groups yet (KIP-1071)"
 
 NOT_SERVED: dict[str, str] = {
@@ -44,10 +43,6 @@ NOT_SERVED: dict[str, str] = {
     "UnregisterBroker": _QUORUM,
     "GetTelemetrySubscriptions": _TELEMETRY,
     "PushTelemetry": _TELEMETRY,
-    "ShareGroupHeartbeat": _SHARE,
-    "ShareGroupDescribe": _SHARE,
-    "ShareFetch": _SHARE,
-    "ShareAcknowledge": _SHARE,
     "AddRaftVoter": _QUORUM,
     "RemoveRaftVoter": _QUORUM,
     "InitializeShareGroupState": _SHARE_STATE,
@@ -57,9 +52,6 @@ NOT_SERVED: dict[str, str] = {
     "ReadShareGroupStateSummary": _SHARE_STATE,
     "StreamsGroupHeartbeat": _STREAMS,
     "StreamsGroupDescribe": _STREAMS,
-    "DescribeShareGroupOffsets": _SHARE,
-    "AlterShareGroupOffsets": _SHARE,
-    "DeleteShareGroupOffsets": _SHARE,
 }
 """APIs that a broker of Kafka 4.3.1 has and this server declines, with the reason."""
 

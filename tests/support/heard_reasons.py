@@ -154,6 +154,7 @@ REASONS: Final = {
     "groups/consumer/catalog.py regex_fault: ImportError": TOLD,
     "groups/coordinator.py GroupCoordinator.consumer_heartbeat: TooManyGroupsError": TOLD,
     "groups/coordinator.py GroupCoordinator.join: TooManyGroupsError": TOLD,
+    "groups/sharing.py ShareGroups.heartbeat: TooManyGroupsError": TOLD,
     "groups/subscription.py subscribed_topics: (struct.error, UnicodeDecodeError)": DECODED,
     # kafka
     "kafka/admin/commit.py commit: TimeoutError": TOLD,
@@ -165,6 +166,7 @@ REASONS: Final = {
     "kafka/handlers/offset_fetch.py _bound: PenstockError": "the answer itself has the error",
     "kafka/wire/produce_codec.py wants_no_answer: MALFORMED": "its peer is gone: no error reaches it",
     "kafka/wire/produce_repeat.py KnownProduce.parse: MALFORMED": AGAIN,
+    "kafka/handlers/share_fetch.py _fetch: TimeoutError": TIMER,
     "kafka/net/server.py KafkaServer._until_empty: suppress TimeoutError": TIMER,
     # kernels, lake, records: pure
     "kernels/decode.py _names: pa.ArrowInvalid": AGAIN,

@@ -38,6 +38,8 @@ from penstock.groups.messages import (
 from penstock.groups.offsets import CommittedOffset, PartitionId
 from penstock.groups.ownership import AllGroups, Ownership
 from penstock.groups.settings import GroupSettings
+from penstock.groups.share.configs import GroupConfigs, no_configs
+from penstock.groups.sharing import ShareGroups
 from penstock.groups.state import ClassicGroup
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
@@ -74,9 +76,11 @@ class GroupCoordinator:
         shows_answers: Callable[[], bool] = lambda: True,
         now_ms: Callable[[], int | None] | None = None,
         turns: Turns | None = None,
+        configs: GroupConfigs = no_configs,
     ) -> None:
         """
         Args:
+            configs: gives the configs that were set for a group.
             turns: by which requests of many offsets yield; those of all that the loop serves.
             now_ms: what offsets and empty groups expire by (`penstock.state.ages`): while it
                 gives None, nothing expires. Without: the clock.
@@ -95,6 +99,14 @@ class GroupCoordinator:
             settings=self.settings,
             ownership=ownership or AllGroups(),
             shows_answers=shows_answers,
+            configs=configs,
+        )
+        self.shares = ShareGroups(
+            memory=self._memory,
+            view=view,
+            catalog=self._catalog,
+            settings=self.settings,
+            configs=configs,
         )
         self._turns = turns = turns or Turns()
         self._offsets = GroupOffsets(
@@ -361,5 +373,10 @@ class GroupCoordinator:
 
 
 def _may_become(loaded: LoadedGroup) -> bool:
-    """Whether a group may change its protocol: it has no member, and none on its way."""
-    return loaded.machine.is_idle and loaded.machine.state is GroupState.EMPTY
+    """Whether a group may change its protocol: it has no member, and none on its way. A share group
+    never does: it has no committed offsets to go on from."""
+    return (
+        loaded.kind is not GroupKind.SHARE
+        and loaded.machine.is_idle
+        and loaded.machine.state is GroupState.EMPTY
+    )

@@ -24,6 +24,7 @@ from penstock.groups.memory import GroupMemory, LoadedGroup
 from penstock.groups.plan import NOTHING, expired_of, seen_of
 from penstock.groups.settings import GroupSettings
 from penstock.model.errors import CorruptDataError
+from penstock.state.rows import GroupKind
 from penstock.system.heard import Cause, heard
 from penstock.system.turns import Turns
 
@@ -137,6 +138,9 @@ class GroupExpiry:
     def _look_at(self, look: _Look, row: "GroupRow", after: tuple[bytes, int], now_ms: int) -> bool:
         """Look at a group's next offsets; false: it has further ones."""
         look.rows += 1
+        # A share group has no offsets to expire by: it stays until it is deleted.
+        if row.kind is GroupKind.SHARE:
+            return True
         # Another agent's groups are its own to expire.
         if self._memory.refused(row.group_id) is not GroupError.NONE:
             return True

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +17,8 @@ from penstock.groups.consumer.durable import commands_of, decode_group
 from penstock.groups.consumer.machine import ConsumerGroup
 from penstock.groups.consumer.member import decode_member
 from penstock.groups.consumer.messages import Effect as ConsumerEffect
-from penstock.groups.consumer.messages import ReadAgain, SaveMembers
+from penstock.groups.consumer.messages import ReadAgain
+from penstock.groups.consumer.messages import SaveMembers as SaveConsumers
 from penstock.groups.durable import decode_state
 from penstock.groups.errors import GroupError
 from penstock.groups.generations import GroupState
@@ -34,10 +35,20 @@ from penstock.groups.offsets import OffsetCache
 from penstock.groups.ownership import Ownership
 from penstock.groups.room import GroupRoom
 from penstock.groups.settings import GroupSettings
+from penstock.groups.share import durable as share_durable
+from penstock.groups.share.configs import GroupConfigs, no_configs, share_configs
+from penstock.groups.share.machine import ShareGroup
+from penstock.groups.share.messages import Effect as ShareEffect
+from penstock.groups.share.messages import (
+    RecordsFreed,
+    SaveShareMembers,
+    SaveSharePartitions,
+)
+from penstock.groups.share.saving import member_commands, share_commands
 from penstock.groups.state import ClassicGroup
 from penstock.groups.timers import GroupTimers
 from penstock.model.errors import CorruptDataError
-from penstock.state.commands import SaveGroup
+from penstock.state.commands import SaveGroup, SaveMembers, SaveShares
 from penstock.state.rows import GroupKind
 from penstock.system.heard import Cause, heard
 from penstock.system.waiting import wait
@@ -47,6 +58,9 @@ if TYPE_CHECKING:
     from penstock.state.rows import GroupRow
 
 logger = logging.getLogger(__name__)
+
+Machine = ClassicGroup | ConsumerGroup | ShareGroup
+AnyEffect = Effect | ConsumerEffect | ShareEffect
 
 PAGE_GROUPS: Final = 500
 """Groups that are read at a time: a turn's rows (`penstock.system.turns`)."""
@@ -68,11 +82,11 @@ class LoadedGroup:
     ever written under the latter's epoch.
     """
 
-    __slots__ = ("machine", "offsets", "shard_epoch", "stored", "timers")
+    __slots__ = ("machine", "offsets", "shard_epoch", "stored", "timers", "watchers")
 
     def __init__(
         self,
-        machine: ClassicGroup | ConsumerGroup,
+        machine: Machine,
         timers: GroupTimers,
         *,
         shard_epoch: int,
@@ -83,10 +97,14 @@ class LoadedGroup:
         self.offsets = OffsetCache()
         self.shard_epoch = shard_epoch
         self.stored = stored
+        self.watchers: set[Callable[[], None]] = set()
+        """Called when records of a share group may be fetched that could not be."""
 
     @property
     def kind(self) -> GroupKind:
         """The protocol that the group has now."""
+        if isinstance(self.machine, ShareGroup):
+            return GroupKind.SHARE
         is_consumer = isinstance(self.machine, ConsumerGroup)
         return GroupKind.CONSUMER if is_consumer else GroupKind.CLASSIC
 
@@ -113,7 +131,9 @@ class GroupMemory:
         settings: GroupSettings,
         ownership: Ownership,
         shows_answers: Callable[[], bool],
+        configs: GroupConfigs = no_configs,
     ) -> None:
+        self._configs = configs
         self._journal = journal
         self._queries = queries
         self._settings = settings
@@ -242,9 +262,11 @@ class GroupMemory:
             assert before.is_idle
             loaded.machine = self._new_machine(before.group_id, kind, generation=before.generation)
 
-    def _new_machine(
-        self, group_id: str, kind: GroupKind, *, generation: int = 0
-    ) -> ClassicGroup | ConsumerGroup:
+    def _new_machine(self, group_id: str, kind: GroupKind, *, generation: int = 0) -> Machine:
+        if kind is GroupKind.SHARE:
+            return ShareGroup(
+                group_id, self._settings, lambda: share_configs(self._configs(group_id))
+            )
         if kind is GroupKind.CLASSIC:
             classic = ClassicGroup(group_id, self._settings)
             classic.generation = generation
@@ -253,15 +275,15 @@ class GroupMemory:
         group.epoch = group.target_epoch = generation
         return group
 
-    def _read(
-        self, row: "GroupRow"
-    ) -> tuple[ClassicGroup | ConsumerGroup, Sequence[Effect | ConsumerEffect]]:
+    def _read(self, row: "GroupRow") -> tuple[Machine, Sequence[AnyEffect]]:
         """Make the machine of what is stored, with the effects of that."""
         group_id = row.group_id
         machine = self._new_machine(group_id, row.kind)
         if isinstance(machine, ClassicGroup):
             durable = decode_state(row.state, group_id=group_id)
             return machine, machine.restore(row.generation, row.protocol_type, durable)
+        if isinstance(machine, ShareGroup):
+            return machine, self._read_share(machine, row)
         group = decode_group(row.state, group_id=group_id)
         effects = machine.restore(
             epoch=row.generation,
@@ -274,6 +296,28 @@ class GroupMemory:
             is_partial=group.is_partial,
         )
         return machine, effects
+
+    def _read_share(self, machine: ShareGroup, row: "GroupRow") -> Sequence[AnyEffect]:
+        group_id = row.group_id
+        group = share_durable.decode_group(row.state, group_id=group_id)
+        return machine.restore(
+            epoch=row.generation,
+            target_epoch=group.target_epoch,
+            counts=dict(group.counts),
+            members=[
+                share_durable.decode_member(member_id, state, group_id=group_id)
+                for member_id, state in self._queries.group_members(group_id)
+            ],
+            is_partial=group.is_partial,
+            partitions={
+                (share.topic_id, share.partition): share_durable.decode_share(
+                    share.start_offset,
+                    share.state,
+                    subject=f"partition {share.partition} of group {group_id}",
+                )
+                for share in self._queries.share_partitions(group_id)
+            },
+        )
 
     def settle(self, loaded: LoadedGroup) -> None:
         """Keep a group after anything happened to it, or let it go when there are too many."""
@@ -310,7 +354,7 @@ class GroupMemory:
 
     # -- effects -------------------------------------------------------------------------------
 
-    def carry_out(self, loaded: LoadedGroup, effects: Sequence[Effect | ConsumerEffect]) -> None:
+    def carry_out(self, loaded: LoadedGroup, effects: Sequence[AnyEffect]) -> None:
         """Do what a machine says, in its order."""
         timers = loaded.timers
         for effect in effects:
@@ -322,6 +366,9 @@ class GroupMemory:
                 future = self.waiting.pop(effect.request, None)
                 if future is not None and not future.done():
                     future.set_result(effect.reply)
+            elif type(effect) is RecordsFreed:
+                for freed in tuple(loaded.watchers):
+                    freed()
             elif type(effect) is ReadAgain:
                 timers.cancel_all()
                 self._doubt_offsets(loaded)
@@ -332,8 +379,12 @@ class GroupMemory:
                 loaded.offsets.commits_open += 1
                 if type(effect) is Save:
                     self._journal.own(partial(self._save, loaded, effect))
+                elif type(effect) is SaveShareMembers:
+                    self._journal.own(partial(self._save_share_members, loaded, effect))
+                elif type(effect) is SaveSharePartitions:
+                    self._journal.own(partial(self._save_shares, loaded, effect))
                 else:
-                    assert type(effect) is SaveMembers
+                    assert type(effect) is SaveConsumers
                     self._journal.own(partial(self._save_members, loaded, effect))
         self.settle(loaded)
 
@@ -369,22 +420,40 @@ class GroupMemory:
                 return
             await wait(READ_AGAIN_S)
 
-    async def _save_members(self, loaded: LoadedGroup, save: SaveMembers) -> None:
+    async def _save_members(self, loaded: LoadedGroup, save: SaveConsumers) -> None:
         machine = loaded.machine
         assert isinstance(machine, ConsumerGroup)
-        error = GroupError.NONE
+        commands = commands_of(save, group_id=machine.group_id, shard_epoch=loaded.shard_epoch)
+        error = await self._commit_all(loaded, commands)
+        self.carry_out(loaded, machine.saved(save.save, error))
+
+    async def _save_share_members(self, loaded: LoadedGroup, save: SaveShareMembers) -> None:
+        machine = loaded.machine
+        assert isinstance(machine, ShareGroup)
+        commands = member_commands(save, group_id=machine.group_id, shard_epoch=loaded.shard_epoch)
+        error = await self._commit_all(loaded, commands)
+        self.carry_out(loaded, machine.saved(save.save, error))
+
+    async def _save_shares(self, loaded: LoadedGroup, save: SaveSharePartitions) -> None:
+        machine = loaded.machine
+        assert isinstance(machine, ShareGroup)
+        commands = share_commands(save, group_id=machine.group_id, shard_epoch=loaded.shard_epoch)
+        error = await self._commit_all(loaded, commands)
+        self.carry_out(loaded, machine.saved_shares(error))
+
+    async def _commit_all(
+        self, loaded: LoadedGroup, commands: Iterable[SaveMembers | SaveShares]
+    ) -> GroupError:
+        """Journal commands one after the other, up to the first that is refused."""
         try:
-            for command in commands_of(
-                save, group_id=machine.group_id, shard_epoch=loaded.shard_epoch
-            ):
+            for command in commands:
                 answer = await self._journal.commit(command)
                 if isinstance(answer, GroupError):
-                    error = answer
-                    break
+                    return answer
                 loaded.stored = True
         finally:
             loaded.offsets.commits_open -= 1
-        self.carry_out(loaded, machine.saved(save.save, error))
+        return GroupError.NONE
 
     async def _save(self, loaded: LoadedGroup, save: Save) -> None:
         machine = loaded.machine

@@ -24,6 +24,10 @@ class GroupSettings:
     """group.consumer.heartbeat.interval.ms: what members of KIP-848 groups are answered."""
     consumer_size_max: int = INT32_MAX
     """group.consumer.max.size: members of one KIP-848 group at most."""
+    share_size_max: int = 200
+    """group.share.max.size: members of one share group at most."""
+    share_sessions_max: int = 2_000
+    """group.share.max.share.sessions: members that may fetch by sessions at one time."""
     groups_max: int = 100_000
     """Groups of the cluster at most."""
     new_member_join_timeout_ms: int = 300_000

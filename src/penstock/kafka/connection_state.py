@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.kafka.alarm import Alarm
@@ -69,6 +70,7 @@ class ConnectionState:
     """
 
     __slots__ = (
+        "_ends",
         "_sink",
         "fetch_alarm",
         "id",
@@ -92,6 +94,7 @@ class ConnectionState:
         self.items = 0
         self.principal: str = "User:ANONYMOUS"
         self._sink = sink
+        self._ends: dict[str, Callable[[ConnectionState], None]] = {}
 
     @property
     def unsent_bytes(self) -> int:
@@ -127,8 +130,16 @@ class ConnectionState:
         """See `ReplySink`."""
         return self._sink.reserve_answer(byte_count)
 
+    def watch_end(self, name: str, ended: "Callable[[ConnectionState], None]") -> None:
+        """Call `ended` once the peer is gone; once for each name."""
+        self._ends[name] = ended
+
     def leave(self) -> None:
-        """The peer is gone: let go of the Produces that the log has nothing of."""
+        """The peer is gone: let go of the Produces that the log has nothing of, and tell those who
+        watch."""
+        ends, self._ends = self._ends, {}
+        for ended in ends.values():
+            ended(self)
         kept = [produce for produce in self.produces if not produce.forget()]
         self.produces.clear()
         self.produces.extend(kept)

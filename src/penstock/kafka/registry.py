@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Final
 
-from penstock.state.schema import TRANSACTIONS_LEVEL
+from penstock.state.schema import SHARES_LEVEL, TRANSACTIONS_LEVEL
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,6 +100,13 @@ _ROWS: Final[tuple[tuple[int, str, str, int, int, int], ...]] = (
     (69, "ConsumerGroupDescribe", "consumer_group_describe", 0, 1, 0),
     (74, "ListConfigResources", "list_config_resources", 0, 1, 0),
     (75, "DescribeTopicPartitions", "describe_topic_partitions", 0, 0, 0),
+    (76, "ShareGroupHeartbeat", "share_group_heartbeat", 1, 1, 0),
+    (77, "ShareGroupDescribe", "share_group_describe", 1, 1, 0),
+    (78, "ShareFetch", "share_fetch", 1, 2, 0),
+    (79, "ShareAcknowledge", "share_acknowledge", 1, 2, 0),
+    (90, "DescribeShareGroupOffsets", "describe_share_group_offsets", 0, 1, 0),
+    (91, "AlterShareGroupOffsets", "alter_share_group_offsets", 0, 0, 0),
+    (92, "DeleteShareGroupOffsets", "delete_share_group_offsets", 0, 0, 0),
 )
 
 PRODUCE_KEY: Final = 0
@@ -113,6 +120,8 @@ OF_GROUPS: Final = frozenset(
         "LeaveGroup",
         "SyncGroup",
         "ConsumerGroupHeartbeat",
+        "ShareGroupHeartbeat",
+        "ShareAcknowledge",
         "ApiVersions",
         "InitProducerId",
         "AddPartitionsToTxn",
@@ -145,6 +154,24 @@ OF_TRANSACTIONS: Final = frozenset(
     }
 )
 """APIs that are served from the feature level of transactions on."""
+OF_SHARES: Final = frozenset(
+    {
+        "ShareGroupHeartbeat",
+        "ShareGroupDescribe",
+        "ShareFetch",
+        "ShareAcknowledge",
+        "DescribeShareGroupOffsets",
+        "AlterShareGroupOffsets",
+        "DeleteShareGroupOffsets",
+    }
+)
+"""APIs that are served from the feature level of share groups on."""
+
+
+def _level(name: str) -> int:
+    if name in OF_SHARES:
+        return SHARES_LEVEL
+    return TRANSACTIONS_LEVEL if name in OF_TRANSACTIONS else 1
 
 
 def _api(key: int, name: str, module: str, first: int, last: int, flexible: int) -> Api:
@@ -160,7 +187,7 @@ def _api(key: int, name: str, module: str, first: int, last: int, flexible: int)
         advertised_min=0 if key == PRODUCE_KEY else first,
         shapes=_SHAPES.get(name, (last,)),
         of_groups=name in OF_GROUPS,
-        level=TRANSACTIONS_LEVEL if name in OF_TRANSACTIONS else 1,
+        level=_level(name),
         overlaps=key == PRODUCE_KEY,
         stage=f"request:{name}",
     )

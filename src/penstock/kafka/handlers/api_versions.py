@@ -26,8 +26,9 @@ RAW: Final = True
 FLEXIBLE_FROM: Final = 3
 THROTTLE_FROM: Final = 1
 LEAST_LEVEL_0_FROM: Final = 4
-TRANSACTION_FEATURE: Final = "transaction.version"
-TRANSACTION_VERSION: Final = 2
+FEATURES: Final = {"share.version": 1, "transaction.version": 2}
+"""The features of Kafka that come on with the feature level of transactions, which is that of share
+groups, by their names, with the levels that are finalized."""
 
 
 def serve(context: RequestContext, body: memoryview) -> Reply:
@@ -74,18 +75,23 @@ def _response(version: int, error: ErrorCode, level: int) -> bytes:
 def _features(version: int, level: int) -> bytes:
     """The tagged fields: supported features (tag 0), finalized features' epoch (1) and levels (2).
     The epoch is the feature level, which rises with what is finalized."""
-    fields = [(1, struct.pack(">q", level)), (2, _feature(TRANSACTION_VERSION))]
+    fields = [(1, struct.pack(">q", level)), (2, _levels(None))]
     if version >= LEAST_LEVEL_0_FROM:
         # Clients of version 3 can't read a least level of 0 (KAFKA-17011).
-        fields.insert(0, (0, _feature(0)))
+        fields.insert(0, (0, _levels(0)))
     return bytes([len(fields)]) + b"".join(
         bytes([tag, len(field)]) + field for tag, field in fields
     )
 
 
-def _feature(first: int) -> bytes:
-    """An array of one feature. Its two levels are least and greatest where it is supported, and
-    greatest and least where it is finalized."""
-    name = TRANSACTION_FEATURE.encode()
-    levels = struct.pack(">hh", first, TRANSACTION_VERSION)
-    return b"\x02" + bytes([len(name) + 1]) + name + levels + b"\0"
+def _levels(least: int | None) -> bytes:
+    """An array of the features. The two levels of each are least and greatest where it is
+    supported; None: greatest and greatest, as it is finalized."""
+    rows = [
+        bytes([len(name) + 1])
+        + name.encode()
+        + struct.pack(">hh", level if least is None else least, level)
+        + b"\0"
+        for name, level in FEATURES.items()
+    ]
+    return bytes([len(rows) + 1]) + b"".join(rows)

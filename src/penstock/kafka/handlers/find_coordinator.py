@@ -6,7 +6,8 @@ coordinates it; while the shard has no owner, clients get an error after which t
 Any agent serves any transactional id: a producer is sent to one of its zone, always the same. Below
 the feature level of transactions they are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the
 one error that every client takes for final at once: after UNSUPPORTED_VERSION librdkafka asks again
-until its time is over. Share groups (key type 2, version 6) are not served.
+until its time is over. A share partition (key type 2, version 6: group, topic id and number) is its
+group's: the agent that coordinates the group owns it.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
+SHARE: Final = 2
 NO_NODE: Final = -1
 
 _FOUND: Final = Outcome()
@@ -42,7 +44,10 @@ _NO_TRANSACTIONS: Final = Outcome(
     "Transactions need a feature level that is not on: upgrade the agents that know less.",
 )
 _UNKNOWN_TYPE: Final = Outcome(
-    ErrorCode.INVALID_REQUEST, "This server coordinates consumer groups and transactions alone."
+    ErrorCode.INVALID_REQUEST, "This server coordinates groups and transactions alone."
+)
+_NO_SHARE_KEY: Final = Outcome(
+    ErrorCode.INVALID_REQUEST, "The key of a share partition is group:topicId:partition."
 )
 
 _UNSERVED: Final = {
@@ -67,11 +72,18 @@ async def handle(
 
 
 def _place(context: RequestContext, key_type: int, key: str) -> dict[str, object]:
-    outcome = _FOUND if key_type in {GROUP, TRANSACTION} else _UNKNOWN_TYPE
+    if key_type == SHARE:
+        group_id = key.rsplit(":", 2)[0]
+        outcome = _FOUND if key.count(":") >= 2 and group_id else _NO_SHARE_KEY
+        key_type, key = GROUP, group_id
+    else:
+        outcome = _FOUND if key_type in {GROUP, TRANSACTION} else _UNKNOWN_TYPE
     if key_type == TRANSACTION and not serves_transactions(context.broker.view):
         outcome = _NO_TRANSACTIONS
     node: Node | None = None
-    if outcome in _UNSERVED:
+    if outcome is _NO_SHARE_KEY:
+        pass
+    elif outcome in _UNSERVED:
         note_unserved(
             context.broker,
             *_UNSERVED[outcome],

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from kio.schema.list_groups.v5.request import ListGroupsRequest
 
 
-TYPES: Final = {GroupKind.CLASSIC: "classic", GroupKind.CONSUMER: "consumer"}
+TYPES: Final = {
+    GroupKind.CLASSIC: "classic",
+    GroupKind.CONSUMER: "consumer",
+    GroupKind.SHARE: "share",
+}
 GROUP_BYTES: Final = 40
 """State, type and tags."""
 

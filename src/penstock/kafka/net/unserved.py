@@ -41,10 +41,6 @@ NAMES: Final = {
     64: "UnregisterBroker",
     71: "GetTelemetrySubscriptions",
     72: "PushTelemetry",
-    76: "ShareGroupHeartbeat",
-    77: "ShareGroupDescribe",
-    78: "ShareFetch",
-    79: "ShareAcknowledge",
     80: "AddRaftVoter",
     81: "RemoveRaftVoter",
     83: "InitializeShareGroupState",
@@ -54,9 +50,6 @@ NAMES: Final = {
     87: "ReadShareGroupStateSummary",
     88: "StreamsGroupHeartbeat",
     89: "StreamsGroupDescribe",
-    90: "DescribeShareGroupOffsets",
-    91: "AlterShareGroupOffsets",
-    92: "DeleteShareGroupOffsets",
 }
 """Kafka's names of APIs that `registry` does not serve, by key."""
 

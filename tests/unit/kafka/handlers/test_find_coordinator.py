@@ -45,8 +45,21 @@ async def test_what_is_not_coordinated_is_refused_for_good_with_one_line_a_minut
         "",
         -1,
     )
-    assert await find(face, version, 2) == ("invalid_request", -1, "", -1)
+    assert await find(face, version, 3) == ("invalid_request", -1, "", -1)
     await find(face, version, 1)
     lines = [line for line in caplog.messages if "which this server does not serve" in line]
     assert len(lines) == 2
     assert "asked for transactions, which this server does not serve" in lines[0]
+
+
+async def test_a_share_partition_is_where_its_group_is(face: Any) -> None:
+    topic_id = "AAAAAAAAAAAAAAAAAAAAAA"
+    keys = (f"g:{topic_id}:0", f"with:colons:{topic_id}:1", "g", f":{topic_id}:0")
+    reply = await face.call("find_coordinator", 6, key="", key_type=2, coordinator_keys=keys)
+    assert [one.error_code.name for one in reply.coordinators] == [
+        "none",
+        "none",
+        "invalid_request",
+        "invalid_request",
+    ]
+    assert [int(one.node_id) for one in reply.coordinators] == [7, 7, -1, -1]

@@ -229,7 +229,7 @@ def test_a_client_that_asks_for_what_is_not_served_has_one_line_a_minute(
 
     async def run() -> None:
         async with serving(broker) as (_, connect):
-            for key, version in ((79, 0), (79, 0), (78, 0), (0, 2)):
+            for key, version in ((84, 0), (84, 0), (83, 0), (0, 2)):
                 reader, writer = await connect()
                 writer.write(request(key, version, 2, b"", flexible=key != 0))
                 assert await reader.read() == b""
@@ -238,8 +238,8 @@ def test_a_client_that_asks_for_what_is_not_served_has_one_line_a_minute(
         asyncio.run(run())
     lines = [line for line in caplog.messages if "which this server does not serve" in line]
     assert [name for line in lines for name in NAMES.values() if f" {name}," in line] == [
-        "ShareAcknowledge",
-        "ShareFetch",
+        "ReadShareGroupState",
+        "InitializeShareGroupState",
     ]
     assert (
         "asked for version 2 of Produce, which this server does not serve: served are" in lines[2]

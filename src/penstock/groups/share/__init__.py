@@ -1,0 +1,1 @@
+"""Share groups (KIP-932): members share partitions record by record."""

@@ -1,0 +1,102 @@
+"""ShareAcknowledge 1 to 2: a member says what became of records that it has (KIP-932); from version
+2 on it may ask for more time (KIP-1222).
+
+What is answered without an error is journaled. Where the group is another agent's, the request goes
+there (`kafka.share.elsewhere`).
+"""
+
+import uuid
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from penstock.groups.errors import GroupError
+from penstock.groups.share.messages import Place
+from penstock.groups.share.partition import AckFault
+from penstock.groups.share.sessions import FINAL_EPOCH
+from penstock.kafka.context import RequestContext
+from penstock.kafka.long_answer import Answer
+from penstock.kafka.share.requests import (
+    acknowledged,
+    fault_of_batches,
+    fault_of_request,
+    named,
+)
+from penstock.kafka.wire.encode import Entity
+from penstock.kafka.wire.schema import build, response_types
+
+if TYPE_CHECKING:
+    from kio.schema.share_acknowledge.v2.request import ShareAcknowledgeRequest
+
+MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+async def handle(context: RequestContext, request: "ShareAcknowledgeRequest") -> Answer:
+    """Take the member's word, then answer."""
+    group_id, member_id = request.group_id or "", request.member_id or ""
+    epoch = request.share_session_epoch
+    fault = fault_of_request(group_id, member_id, epoch)
+    if fault:
+        return _refusal(context, GroupError.INVALID_REQUEST, fault)
+    shares = context.broker.groups.shares
+    group = shares.open(group_id)
+    if isinstance(group, GroupError):
+        return _refusal(context, group)
+    session = shares.sessions.acknowledge((group_id, member_id), epoch)
+    if isinstance(session, GroupError):
+        return _refusal(context, session)
+    said = acknowledged(request.topics)
+    configs = shares.configs(group_id)
+    renews = request.is_renew_ack and configs.renew_acknowledge
+    wrong = fault_of_batches(said, renews=renews, epoch=epoch)
+    right = {place: batches for place, batches in said.items() if place not in wrong}
+    error, faults = await group.acknowledge(member_id, right)
+    if epoch == FINAL_EPOCH:
+        shares.sessions.end((group_id, member_id))
+        group.release(member_id, list(group.machine.deliveries.partitions))
+    if error is not GroupError.NONE:
+        return _refusal(context, error)
+    outcomes = {place: AckFault(GroupError.INVALID_REQUEST, text) for place, text in wrong.items()}
+    outcomes |= faults
+    return _answer(context, named(request.topics), outcomes, configs.record_lock_duration_ms)
+
+
+def _answer(
+    context: RequestContext, places: list[Place], faults: dict[Place, AckFault], lock_ms: int
+) -> Entity:
+    types = response_types("share_acknowledge", context.api_version)
+    by_topic: dict[bytes, list[Entity]] = {}
+    for topic_id, number in dict.fromkeys(places):
+        fault = faults.get((topic_id, number))
+        by_topic.setdefault(topic_id, []).append(
+            build(
+                types.PartitionData,
+                partition_index=number,
+                error_code=GroupError.NONE if fault is None else fault.error,
+                error_message=None if fault is None else fault.message,
+                current_leader=types.LeaderIdAndEpoch(leader_id=-1, leader_epoch=-1),
+            )
+        )
+    return build(
+        types.ShareAcknowledgeResponse,
+        error_code=GroupError.NONE,
+        acquisition_lock_timeout=lock_ms * MILLISECOND,
+        responses=tuple(
+            types.ShareAcknowledgeTopicResponse(
+                topic_id=uuid.UUID(bytes=topic_id), partitions=tuple(partitions)
+            )
+            for topic_id, partitions in by_topic.items()
+        ),
+        node_endpoints=(),
+    )
+
+
+def _refusal(context: RequestContext, error: GroupError, message: str | None = None) -> Entity:
+    types = response_types("share_acknowledge", context.api_version)
+    return build(
+        types.ShareAcknowledgeResponse,
+        error_code=error,
+        error_message=message,
+        acquisition_lock_timeout=timedelta(0),
+        responses=(),
+        node_endpoints=(),
+    )

@@ -1,0 +1,199 @@
+"""ShareFetch 1 to 2: a member gets records for itself for a while, and says what became of others
+(KIP-932).
+
+Acknowledgements come first, and are journaled before the answer; then records are acquired. A
+request that finds none waits for new ones, and for those that others release. Where the group is
+another agent's, the answer says so.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from penstock.groups.errors import GroupError
+from penstock.groups.share.configs import ShareConfigs
+from penstock.groups.share.messages import Place
+from penstock.groups.share.partition import AckBatch, AckFault
+from penstock.groups.share.sessions import FINAL_EPOCH, ShareSession
+from penstock.groups.sharing import OpenShare
+from penstock.kafka.context import RequestContext
+from penstock.kafka.fetch.work import RESPONSE_BYTES_MAX
+from penstock.kafka.long_answer import Answer
+from penstock.kafka.share.batches import in_pieces
+from penstock.kafka.share.reading import Room, Shared, ShareReading
+from penstock.kafka.share.requests import (
+    acknowledged,
+    fault_of_batches,
+    fault_of_request,
+    named,
+)
+from penstock.kafka.wire.encode import Entity
+from penstock.kafka.wire.schema import build, response_types
+
+if TYPE_CHECKING:
+    from kio.schema.share_fetch.v2.request import ShareFetchRequest
+
+MILLISECOND: Final = timedelta(milliseconds=1)
+RECORD_LIMIT: Final = 1
+"""The acquire mode in which no record beyond `max_records` is given."""
+
+
+async def handle(context: RequestContext, request: "ShareFetchRequest") -> Answer:
+    """Take what the member says, then give it records."""
+    group_id, member_id = request.group_id or "", request.member_id or ""
+    epoch = request.share_session_epoch
+    fault = fault_of_request(group_id, member_id, epoch) or _fault_of(request)
+    if fault:
+        return _refusal(context, GroupError.INVALID_REQUEST, fault)
+    shares = context.broker.groups.shares
+    group = shares.open(group_id)
+    if isinstance(group, GroupError):
+        return _refusal(context, group)
+    said = acknowledged(request.topics)
+    session = shares.sessions.fetch(
+        (group_id, member_id),
+        epoch,
+        owner=context.connection,
+        added=() if epoch == FINAL_EPOCH else named(request.topics),
+        forgotten=named(request.forgotten_topics_data),
+        acknowledges=bool(said),
+    )
+    if isinstance(session, GroupError):
+        return _refusal(context, session)
+    context.connection.watch_end("share sessions", shares.left)
+    configs = shares.configs(group_id)
+    faults: dict[Place, AckFault] = {}
+    if said:
+        error, faults = await _acknowledge(group, member_id, said, request, configs)
+        if error is not GroupError.NONE:
+            return _refusal(context, error)
+    found: Mapping[Place, Shared] = {}
+    if epoch == FINAL_EPOCH:
+        shares.sessions.end((group_id, member_id))
+        group.release(member_id, list(group.machine.deliveries.partitions))
+    elif not request.is_renew_ack:
+        reading = ShareReading(context.broker, group, member_id, configs)
+        found = await _fetch(context, request, reading, session, waits=not said)
+    return _answer(context, request, configs, said, faults, found)
+
+
+async def _acknowledge(
+    group: OpenShare,
+    member_id: str,
+    said: Mapping[Place, list[AckBatch]],
+    request: "ShareFetchRequest",
+    configs: ShareConfigs,
+) -> tuple[GroupError, dict[Place, AckFault]]:
+    renews = request.is_renew_ack and configs.renew_acknowledge
+    wrong = fault_of_batches(said, renews=renews, epoch=request.share_session_epoch)
+    right = {place: batches for place, batches in said.items() if place not in wrong}
+    error, faults = await group.acknowledge(member_id, right)
+    outcomes = {place: AckFault(GroupError.INVALID_REQUEST, text) for place, text in wrong.items()}
+    return error, outcomes | dict(faults)
+
+
+async def _fetch(
+    context: RequestContext,
+    request: "ShareFetchRequest",
+    reading: ShareReading,
+    session: ShareSession,
+    *,
+    waits: bool,
+) -> Mapping[Place, Shared]:
+    """
+    Args:
+        waits: nothing else is to be answered meanwhile.
+    """
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + max(0, request.max_wait // MILLISECOND) / 1000
+    with reading.watching(list(session.places)) as changed:
+        while True:
+            # Set before the look, it would be missed by one that waits after it.
+            changed.clear()
+            found = await reading.collect(list(session.places), _room(context, request))
+            for place in found:
+                if place in session.places:
+                    session.places.move_to_end(place)
+            is_over = deadline_s <= loop.time() or context.connection.is_asked_more
+            if found or is_over or not waits or request.max_records <= 0:
+                return found
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    await changed.wait()
+            except TimeoutError:
+                # The time that the client gave has passed: it gets an empty answer.
+                return found
+
+
+def _room(context: RequestContext, request: "ShareFetchRequest") -> Room:
+    room = max(1, context.connection.reply_room_bytes)
+    return Room(
+        bytes_left=min(max(1, request.max_bytes), RESPONSE_BYTES_MAX, room),
+        records_left=request.max_records,
+        cuts=request.share_acquire_mode == RECORD_LIMIT,
+    )
+
+
+def _fault_of(request: "ShareFetchRequest") -> str:
+    if request.is_renew_ack:
+        limits = (request.max_bytes, request.min_bytes, request.max_records)
+        if any(limits) or request.max_wait // MILLISECOND:
+            return "A request that renews acquisitions fetches no records: its limits must be 0."
+    return ""
+
+
+def _answer(
+    context: RequestContext,
+    request: "ShareFetchRequest",
+    configs: ShareConfigs,
+    said: Mapping[Place, list[AckBatch]],
+    faults: Mapping[Place, AckFault],
+    found: Mapping[Place, Shared],
+) -> Entity:
+    types = response_types("share_fetch", context.api_version)
+    by_topic: dict[bytes, list[Entity]] = {}
+    for place in dict.fromkeys((*said, *found)):
+        fault, shared = faults.get(place), found.get(place) or Shared()
+        by_topic.setdefault(place[0], []).append(
+            build(
+                types.PartitionData,
+                partition_index=place[1],
+                error_code=shared.error,
+                acknowledge_error_code=0 if fault is None else int(fault.error),
+                acknowledge_error_message=None if fault is None else fault.message,
+                current_leader=types.LeaderIdAndEpoch(leader_id=-1, leader_epoch=-1),
+                records=shared.records,
+                acquired_records=tuple(
+                    types.AcquiredRecords(
+                        first_offset=one.first, last_offset=one.last, delivery_count=one.deliveries
+                    )
+                    for one in in_pieces(shared.acquired, request.batch_size)
+                ),
+            )
+        )
+    return build(
+        types.ShareFetchResponse,
+        error_code=GroupError.NONE,
+        acquisition_lock_timeout=configs.record_lock_duration_ms * MILLISECOND,
+        responses=tuple(
+            types.ShareFetchableTopicResponse(
+                topic_id=uuid.UUID(bytes=topic_id), partitions=tuple(partitions)
+            )
+            for topic_id, partitions in by_topic.items()
+        ),
+        node_endpoints=(),
+    )
+
+
+def _refusal(context: RequestContext, error: GroupError, message: str | None = None) -> Entity:
+    types = response_types("share_fetch", context.api_version)
+    return build(
+        types.ShareFetchResponse,
+        error_code=error,
+        error_message=message,
+        acquisition_lock_timeout=timedelta(0),
+        responses=(),
+        node_endpoints=(),
+    )

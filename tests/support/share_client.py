@@ -1,0 +1,290 @@
+"""A member of a share group by raw requests: what exactly a server answers to each."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+from penstock.cli.client import connection
+from penstock.config.addresses import Address, parse_address
+from penstock.records.batch import stored_header
+from penstock.records.decode import decode_batch
+
+SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
+    **connection.SPOKEN,
+    "share_group_heartbeat": (1, 1),
+    "share_group_describe": (1, 1),
+    "share_fetch": (1, 2),
+    "share_acknowledge": (1, 2),
+    "describe_share_group_offsets": (0, 1),
+    "alter_share_group_offsets": (0, 0),
+    "delete_share_group_offsets": (0, 0),
+}
+ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
+Acks = Mapping[int, Sequence[tuple[int, int, Sequence[int]]]]
+"""By partition: first offset, last offset and types."""
+
+
+class Given(NamedTuple):
+    """What a ShareFetch gave of one partition."""
+
+    error: str
+    acknowledge_error: int
+    acquired: list[tuple[int, int, int]]
+    values: list[bytes]
+    """Of the records that were acquired."""
+
+
+class ShareMember:
+    """One member and its session, at one topic. Not for several threads."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        group_id: str,
+        topic: str,
+        *,
+        member_id: str = "",
+        timeout_s: float = 30,
+    ) -> None:
+        address: Address = parse_address(bootstrap, setting="bootstrap")
+        self.group_id = group_id
+        self.topic = topic
+        self.member_id = member_id or str(uuid.uuid4())
+        self.epoch = 0
+        self.session_epoch = 0
+        self.connection = connection.Connection(address, timeout_s=timeout_s, spoken=SPOKEN)
+        self.topic_id = self._topic_id()
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def beat(self, *, epoch: int | None = None, topics: tuple[str, ...] | None = None) -> Any:
+        """Send a heartbeat; the first one joins."""
+        epoch = self.epoch if epoch is None else epoch
+        named = (self.topic,) if epoch == 0 and topics is None else topics
+        reply = self.connection.request(
+            "share_group_heartbeat",
+            lambda types: types.ShareGroupHeartbeatRequest(
+                group_id=self.group_id,
+                member_id=self.member_id,
+                member_epoch=epoch,
+                subscribed_topic_names=named,
+            ),
+        )
+        if not reply.error_code.value:
+            self.epoch = reply.member_epoch
+        return reply
+
+    def fetch_reply(
+        self,
+        partitions: Sequence[int] = (),
+        *,
+        acks: Acks | None = None,
+        epoch: int | None = None,
+        wait_s: float = 5.0,
+        max_records: int = 500,
+        strict: bool = False,
+        renews: bool = False,
+        max_bytes: int = 1 << 20,
+        batch_size: int = 0,
+    ) -> Any:
+        """Send a ShareFetch; the answer as it came."""
+        epoch = self.session_epoch if epoch is None else epoch
+        acks = acks or {}
+        numbers = sorted({*partitions, *acks})
+
+        def make(types: Any) -> Any:
+            return types.ShareFetchRequest(
+                group_id=self.group_id,
+                member_id=self.member_id,
+                share_session_epoch=epoch,
+                max_wait=timedelta(seconds=wait_s),
+                min_bytes=0 if renews else 1,
+                max_bytes=max_bytes,
+                max_records=max_records,
+                batch_size=batch_size,
+                share_acquire_mode=int(strict),
+                is_renew_ack=renews,
+                topics=(
+                    types.FetchTopic(
+                        topic_id=self.topic_id,
+                        partitions=tuple(
+                            types.FetchPartition(
+                                partition_index=number,
+                                acknowledgement_batches=_batches(types, acks.get(number, ())),
+                            )
+                            for number in numbers
+                        ),
+                    ),
+                )
+                if numbers
+                else (),
+                forgotten_topics_data=(),
+            )
+
+        reply = self.connection.request("share_fetch", make, wait_s=wait_s)
+        if not reply.error_code.value:
+            self.session_epoch = epoch + 1 if epoch >= 0 else 0
+        return reply
+
+    def fetch(self, partitions: Sequence[int] = (), **options: Any) -> dict[int, Given]:
+        """Send a ShareFetch; what it gave, by partition."""
+        reply = self.fetch_reply(partitions, **options)
+        assert reply.error_code.value == 0, reply
+        found = {}
+        for topic in reply.responses:
+            for one in topic.partitions:
+                acquired = [
+                    (int(each.first_offset), int(each.last_offset), int(each.delivery_count))
+                    for each in one.acquired_records
+                ]
+                values = [
+                    value
+                    for offset, value in values_of(bytes(one.records or b""))
+                    if any(first <= offset <= last for first, last, _ in acquired)
+                ]
+                found[one.partition_index] = Given(
+                    one.error_code.name.lower(), one.acknowledge_error_code, acquired, values
+                )
+        return found
+
+    def acknowledge(
+        self, acks: Acks, *, epoch: int | None = None, renews: bool = False
+    ) -> tuple[str, dict[int, str]]:
+        """Send a ShareAcknowledge: the error of all, and of each partition."""
+        epoch = self.session_epoch if epoch is None else epoch
+
+        def make(types: Any) -> Any:
+            return types.ShareAcknowledgeRequest(
+                group_id=self.group_id,
+                member_id=self.member_id,
+                share_session_epoch=epoch,
+                is_renew_ack=renews,
+                topics=(
+                    types.AcknowledgeTopic(
+                        topic_id=self.topic_id,
+                        partitions=tuple(
+                            types.AcknowledgePartition(
+                                partition_index=number,
+                                acknowledgement_batches=_batches(types, batches),
+                            )
+                            for number, batches in acks.items()
+                        ),
+                    ),
+                )
+                if acks
+                else (),
+            )
+
+        reply = self.connection.request("share_acknowledge", make)
+        if not reply.error_code.value:
+            self.session_epoch = epoch + 1 if epoch >= 0 else 0
+        return reply.error_code.name.lower(), {
+            one.partition_index: one.error_code.name.lower()
+            for topic in reply.responses
+            for one in topic.partitions
+        }
+
+    def offsets(self, *numbers: int) -> dict[int, tuple[int, int]]:
+        """The start and lag of partitions, by DescribeShareGroupOffsets."""
+        reply = self.connection.request(
+            "describe_share_group_offsets",
+            lambda types: types.DescribeShareGroupOffsetsRequest(
+                groups=(
+                    types.DescribeShareGroupOffsetsRequestGroup(
+                        group_id=self.group_id,
+                        topics=(
+                            types.DescribeShareGroupOffsetsRequestTopic(
+                                topic_name=self.topic, partitions=numbers
+                            ),
+                        ),
+                    ),
+                )
+            ),
+        )
+        (group,) = reply.groups
+        assert group.error_code.value == 0, group
+        return {
+            one.partition_index: (int(one.start_offset), int(one.lag))
+            for topic in group.topics
+            for one in topic.partitions
+        }
+
+    def alter(self, starts: Mapping[int, int]) -> tuple[str, dict[int, str]]:
+        """Send AlterShareGroupOffsets."""
+        reply = self.connection.request(
+            "alter_share_group_offsets",
+            lambda types: types.AlterShareGroupOffsetsRequest(
+                group_id=self.group_id,
+                topics=(
+                    types.AlterShareGroupOffsetsRequestTopic(
+                        topic_name=self.topic,
+                        partitions=tuple(
+                            types.AlterShareGroupOffsetsRequestPartition(
+                                partition_index=number, start_offset=start
+                            )
+                            for number, start in starts.items()
+                        ),
+                    ),
+                ),
+            ),
+        )
+        return reply.error_code.name.lower(), {
+            one.partition_index: one.error_code.name.lower()
+            for topic in reply.responses
+            for one in topic.partitions
+        }
+
+    def delete(self) -> tuple[str, list[str]]:
+        """Send DeleteShareGroupOffsets of the topic."""
+        reply = self.connection.request(
+            "delete_share_group_offsets",
+            lambda types: types.DeleteShareGroupOffsetsRequest(
+                group_id=self.group_id,
+                topics=(types.DeleteShareGroupOffsetsRequestTopic(topic_name=self.topic),),
+            ),
+        )
+        return reply.error_code.name.lower(), [
+            topic.error_code.name.lower() for topic in reply.responses
+        ]
+
+    def _topic_id(self) -> uuid.UUID:
+        reply = self.connection.request(
+            "metadata",
+            lambda types: types.MetadataRequest(
+                topics=(types.MetadataRequestTopic(topic_id=None, name=self.topic),),
+                allow_auto_topic_creation=False,
+                include_topic_authorized_operations=False,
+            ),
+        )
+        (topic,) = reply.topics
+        assert topic.topic_id is not None, topic
+        found: uuid.UUID = topic.topic_id
+        return found
+
+
+def _batches(types: Any, batches: Sequence[tuple[int, int, Sequence[int]]]) -> tuple[Any, ...]:
+    return tuple(
+        types.AcknowledgementBatch(
+            first_offset=first, last_offset=last, acknowledge_types=tuple(kinds)
+        )
+        for first, last, kinds in batches
+    )
+
+
+def values_of(data: bytes) -> list[tuple[int, bytes]]:
+    """Offsets and values of the records in batches."""
+    found = []
+    at = 0
+    while at < len(data):
+        header = stored_header(data, at)
+        batch = memoryview(data)[at : at + header.length]
+        found += [
+            (header.base_offset + record.offset_delta, bytes(record.value or b""))
+            for record in decode_batch(batch)
+        ]
+        at += header.length
+    return found
