@@ -28,7 +28,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run authz pipeline check test lint format unit demo bench peers sim cluster chaos docs lock clean
+.PHONY: help run authz pipeline check test lint format unit demo bench peers planted sim cluster chaos docs lock clean
 
 help: ## List the targets.
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ peers: $(TEST_STAMP) ## Tests with real Kafka clients, and further stores and Sp
 	@$(BIN)/python tests/peers/build.py
 	@$(BIN)/python tests/peers/spark.py
 	$(BIN)/pytest tests/clients tests/peers tests/cluster/test_groups_move.py $(ARGS)
+
+planted: $(TEST_STAMP) ## Known bugs are planted one at a time, and the simulation has to find each.
+	$(BIN)/python tests/sim/planted.py $(ARGS)
 
 sim: $(TEST_STAMP) ## Simulated clusters, N of them with new seeds; SEED=... has one again.
 	$(BIN)/python tests/sim/run.py $(if $(SEED),--seed=$(SEED),--count=$(N)) $(ARGS)

@@ -200,6 +200,8 @@ def main() -> int:
     """All patches, or those named; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="of patches; none: all")
+    parser.add_argument("--one-in", type=int, default=1, help="so many patches: 1 is all of them")
+    parser.add_argument("--by", type=int, default=0, help="a number that says which of them")
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
@@ -208,6 +210,7 @@ def main() -> int:
     patches = sorted((HERE / "planted").glob("*.patch"))
     if names:
         patches = [patch for patch in patches if patch.stem in names]
+    patches = patches[arguments.by % arguments.one_in :: arguments.one_in]
     verdicts = []
     for verdict in look_for_all(
         patches, first_seed=arguments.first_seed, processes=arguments.processes
