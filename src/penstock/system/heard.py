@@ -29,6 +29,7 @@ class Cause(enum.StrEnum):
     AUTHZ_CALL = "answer a call of the authorization service"
     AUTHZ_POLICY = "set the policy of a file"
     CLAIM_SHARDS = "claim shards of groups"
+    COMMIT_GROUP = "commit a stream's offsets to a group"
     CONFIRM_HEAD = "confirm the journal's head"
     DAMAGED_FRAMES = "look at damaged WAL frames"
     DATABASE_FULL = "commit to the database"

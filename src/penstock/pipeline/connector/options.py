@@ -12,6 +12,7 @@ from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.api_messages import LEASE_MS_MAX
 from penstock.pipeline.client import ClientOptions
 from penstock.pipeline.connector.given_options import DOOR_OPTIONS, GivenOptions
+from penstock.pipeline.connector.group_commits import CommitTarget
 from penstock.pipeline.connector.schema import default_columns
 
 EARLIEST: Final = -2
@@ -24,6 +25,7 @@ Mode = Literal["any", "batch", "stream"]
 
 ISOLATION_OPTION: Final = "kafka.isolation.level"
 """Spark's Kafka source has the same option, whose default is `read_uncommitted`."""
+SERVERS_OPTION: Final = "kafka.bootstrap.servers"
 _TUNING: Final = (
     "groupidprefix",
     "kafkaconsumer.polltimeoutms",
@@ -70,6 +72,8 @@ class ReadOptions:
     pushes_filters: bool
     batch_bytes: int
     lease_ms: int
+    commits_to: CommitTarget | None
+    """The group that gets a stream's offsets."""
 
 
 READ_OPTIONS: Final = (
@@ -99,6 +103,8 @@ READ_OPTIONS: Final = (
     "filterPushdown",
     "batchBytes",
     "leaseMs",
+    "commitGroup",
+    SERVERS_OPTION,
 )
 
 
@@ -116,6 +122,8 @@ def parse(options: Mapping[str, str], *, mode: Mode) -> ReadOptions:
     if mode == "batch":
         for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
             _refuse(given, name, "a batch has no triggers", "leave it out, or use readStream")
+        for name in ("commitGroup", SERVERS_OPTION):
+            _refuse(given, name, "a batch commits no offsets", "leave it out, or use readStream")
     names, pattern, assigned = _topics(given)
     starting = _wanted(given, "starting", default=LATEST if mode == "stream" else EARLIEST)
     ending = _wanted(given, "ending", default=LATEST)
@@ -150,6 +158,7 @@ def parse(options: Mapping[str, str], *, mode: Mode) -> ReadOptions:
         pushes_filters=given.flag("filterPushdown", default=False),
         batch_bytes=given.integer("batchBytes", 2 << 20, least=1),
         lease_ms=given.integer("leaseMs", LEASE_MS_MAX, least=0, most=LEASE_MS_MAX),
+        commits_to=_commit_target(given),
     )
 
 
@@ -259,6 +268,23 @@ def _names_point(wanted: Wanted, point: int) -> bool:
 def _refuse(given: GivenOptions, name: str, detail: str, hint: str) -> None:
     if name in given:
         raise given.invalid(name, detail, hint)
+
+
+def _commit_target(given: GivenOptions) -> CommitTarget | None:
+    group, servers = given.text("commitGroup").strip(), given.text(SERVERS_OPTION).strip()
+    if group and not servers:
+        raise given.invalid(
+            "commitGroup",
+            f"{SERVERS_OPTION} is missing",
+            f"give {SERVERS_OPTION}, for example 127.0.0.1:9092, or leave commitGroup out",
+        )
+    if servers and not group:
+        raise given.invalid(
+            SERVERS_OPTION,
+            "nothing goes to Kafka's port but the offsets of commitGroup",
+            "give url for records, and commitGroup for offsets, or leave it out",
+        )
+    return CommitTarget(servers=servers, group=group) if group else None
 
 
 def _isolated(given: GivenOptions) -> ClientOptions:

@@ -1,7 +1,8 @@
 """Reading topics as a stream, in Spark's micro-batches.
 
 What is remembered from batch to batch is in the offsets that Spark keeps in the checkpoint
-(`offsets`), and nowhere else: Spark's `commit` may come late or never, so nothing hangs on it.
+(`offsets`), and nowhere else: Spark's `commit` may come late or never, so nothing hangs on it but
+what tools for lag are shown (`group_commits`).
 
 From Spark 4.2 on the engine says where a batch begins and how much it may hold, so that limits and
 `trigger(availableNow=True)` are Spark's own. On 4.1 the limit is kept here, and the first batch
@@ -18,6 +19,7 @@ from penstock.model.errors import NotFoundError
 from penstock.pipeline.api_messages import TopicState
 from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.connector import stream_plan
+from penstock.pipeline.connector.group_commits import GroupCommits, check_installed
 from penstock.pipeline.connector.losses import Losses
 from penstock.pipeline.connector.offsets import StreamOffsets, TopicOffsets, from_json, to_json
 from penstock.pipeline.connector.offsets_wanted import check_each, choose, starts, taken
@@ -79,7 +81,7 @@ class StreamPlanner:
     ) -> StreamOffsets:
         """Return the end of the batch that begins at `start`; `start`: there is no batch yet."""
         topics = self._find()
-        known = self._followed(start)
+        known = self.followed(start)
         for name in self._options.names or self._options.assigned or ():
             if name not in known.topics and name not in {topic.name for topic in topics}:
                 raise NotFoundError("read stream", f"topic {name!r}", "there is no such topic")
@@ -109,7 +111,7 @@ class StreamPlanner:
         """The tasks of a batch whose end may have been planned without its start, and what is known
         once they are done."""
         losses = self._losses()
-        stream_plan.check_start(self._followed(start), self._find(), losses)
+        stream_plan.check_start(self.followed(start), self._find(), losses)
         tasks = self._tasks(start, end, losses)
         return tasks, stream_plan.remembered(start, end, losses.records)
 
@@ -134,6 +136,11 @@ class StreamPlanner:
             }
         )
 
+    def followed(self, offsets: StreamOffsets) -> StreamOffsets:
+        """Return the offsets of topics that are subscribed now."""
+        topics = {name: topic for name, topic in offsets.topics.items() if self._follows(name)}
+        return StreamOffsets(topics=topics, initial=offsets.initial)
+
     def close(self) -> None:
         """Close the connections."""
         if self._client is not None:
@@ -143,7 +150,7 @@ class StreamPlanner:
     def _tasks(
         self, start: StreamOffsets, end: StreamOffsets, losses: Losses
     ) -> list[InputPartition]:
-        ranges = stream_plan.ranges(start, self._followed(end), self._find(), losses)
+        ranges = stream_plan.ranges(start, self.followed(end), self._find(), losses)
         tasks = divide(ranges, division(self._options), self._api().runs)
         api = self._options.api
         return [ReadPartition(task, api) for task in tasks]
@@ -157,10 +164,6 @@ class StreamPlanner:
         if waited_ms >= self._options.trigger_delay_ms:
             return False
         return stream_plan.available(start, topics, self._options.assigned) < rows_min
-
-    def _followed(self, offsets: StreamOffsets) -> StreamOffsets:
-        topics = {name: topic for name, topic in offsets.topics.items() if self._follows(name)}
-        return StreamOffsets(topics=topics, initial=offsets.initial)
 
     def _follows(self, name: str) -> bool:
         if self._options.pattern is not None:
@@ -187,6 +190,9 @@ class _StreamReader(DataSourceStreamReader):
         self._options = options
         self._columns = tuple(columns)
         self._planner = StreamPlanner(options)
+        self._group = GroupCommits(options.commits_to)
+        if options.commits_to is not None:
+            check_installed()
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark sends the reader to tasks, which have no use for connections and what they learnt.
@@ -195,6 +201,7 @@ class _StreamReader(DataSourceStreamReader):
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
         self._planner = StreamPlanner(self._options)
+        self._group = GroupCommits(self._options.commits_to)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return to_json(self._planner.initial())
@@ -206,9 +213,12 @@ class _StreamReader(DataSourceStreamReader):
         return read_partition(partition, self._options, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing hangs on it: Spark doesn't call it for the last batch of a query."""
+        """Let tools that watch lag know. Nothing else hangs on it: Spark doesn't call it for the
+        last batch of a query."""
+        self._group.commit(self._planner.followed(from_json(end)))
 
     def stop(self) -> None:
+        self._group.close()
         self._planner.close()
 
 

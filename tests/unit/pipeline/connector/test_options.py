@@ -84,7 +84,7 @@ def test_durations(text, ms):
         ({"startingOffset": "earliest"}, "did you mean startingOffsets?"),
         ({"zzz": "1"}, "it is unknown"),
         ({"path": "x"}, "it is unknown"),
-        ({"kafka.bootstrap.servers": "a:9092"}, "give url"),
+        ({"kafka.bootstrap.servers": "a:9092"}, "a batch commits no offsets"),
         ({"kafka.isolation.level": "serializable"}, "none of read_committed"),
         ({"kafka.fetch.min.bytes": "1"}, "leave it out"),
         ({"assign": '{"flights":[0]}'}, "give one of"),
