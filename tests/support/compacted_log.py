@@ -53,8 +53,12 @@ class CompactedLog:
         for future in admin.create_topics([topic]).values():
             future.result(90)
 
-    def write(self, rounds: int, *, count: int = 30) -> None:
-        """So many runs in objects more per partition, each of another codec, idempotent or not."""
+    def write(self, rounds: int, *, count: int = 30, apart: bool = True) -> None:
+        """So many runs in objects more per partition, each of another codec, idempotent or not.
+
+        Args:
+            apart: wait after each for one run more; nothing compacts meanwhile.
+        """
         for _ in range(rounds):
             before = self.run_counts()
             self._number += 1
@@ -76,8 +80,9 @@ class CompactedLog:
                 self.records[partition, offset] = ReadRecord(
                     partition, offset, record.key, record.value, record.timestamp_ms, record.headers
                 )
-            # One more run each: what is written next must not be joined with it by the uploader.
-            eventually(self.run_counts, partial(_has_grown, before))
+            if apart:
+                # What is written next must not be joined with it by the uploader.
+                eventually(self.run_counts, partial(_has_grown, before))
 
     def run_counts(self) -> dict[int, int]:
         """Runs in objects by partition."""

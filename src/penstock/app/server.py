@@ -29,17 +29,23 @@ from penstock.config.addresses import Address, parse_address
 from penstock.config.checks import advertised_address, is_cluster, warnings
 from penstock.config.settings import ServerSettings
 from penstock.log.layout import DataLayout
-from penstock.model.errors import ConflictError, FencedError, JournalOlderError
+from penstock.model.errors import (
+    ConflictError,
+    FencedError,
+    JournalOlderError,
+    PenstockError,
+)
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 from penstock.recovery import directory
-from penstock.system.background import Background, of_loop
+from penstock.system.background import COMPACTION, Background, of_loop
 from penstock.system.believed_clock import BelievedClock
 from penstock.system.heard import swallowed_counts
 from penstock.system.sockets import give_up_unreachable_peers
 
 if TYPE_CHECKING:
     from penstock.app.http_port import HttpServer
+    from penstock.app.self_compaction import SelfCompaction
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +101,7 @@ class Server:
         self._jobs: Jobs | None = None
         self._backlog: Backlog | None = None
         self._pipeline: PipelineStatus | None = None
+        self._compaction: SelfCompaction | None = None
         self._background = Background()
         self._http: list[HttpServer] = []
         self._draining = False
@@ -166,6 +173,8 @@ class Server:
             self._jobs.start()
             if self.http_address is not None:
                 await self._start_http(parts, listeners[1:])
+                if self.settings.compaction and not self._worker:
+                    await self._start_compaction(parts, self.http_address)
             # The modules are imported soon, so that the first member of a group needn't wait for
             # them, and on the event loop: kio's modules import one another in circles, and two
             # threads that load such modules at once deadlock; the interpreter ends that by an
@@ -187,6 +196,10 @@ class Server:
         if self._parts is None:
             return
         parts, self._draining = self._parts, True
+        if self._compaction is not None:
+            # On another thread: its last calls are answered here.
+            await asyncio.to_thread(self._compaction.close)
+            self._compaction = None
         deadline_s = self.settings.drain_timeout_ms / 1000
         if self._jobs is not None:
             await self._jobs.close()
@@ -212,6 +225,7 @@ class Server:
             **told,
             "compaction_backlog": self._backlog.status() if self._backlog else None,
             "pipeline": self._pipeline.status() if self._pipeline else None,
+            "compaction": self._compaction.status() if self._compaction else None,
             "background_failures": self._background.status(),
             "swallowed_errors": {
                 cause: count for cause, count in swallowed_counts().items() if count
@@ -337,9 +351,34 @@ class Server:
             self._http.append(http.HttpServer(app, gate, listener))
             self._http[-1].start()
 
+    async def _start_compaction(self, parts: Parts, http: Address) -> None:
+        # These modules load in a thread, too.
+        await asyncio.get_running_loop().run_in_executor(parts.pool, _import_compaction)
+        from penstock.app.self_compaction import SelfCompaction
+        from penstock.peers.secret import ClusterSecret
+
+        settings, background = self.settings, self._background
+        loop = asyncio.get_running_loop()
+
+        def failed(error: PenstockError) -> None:
+            loop.call_soon_threadsafe(background.failed, COMPACTION, error)
+
+        self._compaction = SelfCompaction(
+            url=f"http://{http.from_here}",
+            secret=ClusterSecret(settings.cluster_secret) if settings.cluster_secret else None,
+            interval_s=settings.compaction_interval_ms / 1000,
+            metrics=parts.metrics,
+            failed=failed,
+        )
+        self._compaction.start()
+
 
 def _import_http() -> None:
     import penstock.app.http_port  # noqa: F401
+
+
+def _import_compaction() -> None:
+    import penstock.app.self_compaction  # noqa: F401
 
 
 def _import_schemas() -> None:

@@ -32,6 +32,13 @@ class Address(NamedTuple):
         except ValueError:
             return self.host.lower() in ("localhost", "localhost.")
 
+    @property
+    def from_here(self) -> "Address":
+        """The address by which programs of this machine reach it."""
+        if not self.is_wildcard:
+            return self
+        return Address("::1" if ":" in self.host else "127.0.0.1", self.port)
+
 
 def parse_address(text: str, *, setting: str) -> Address:
     """Split "HOST:PORT"; an IPv6 host stands in brackets, "[::1]:9092".

@@ -87,6 +87,12 @@ def check_together(settings: ServerSettings) -> None:
             "would wait while a segment is stored",
             "lower segment_bytes or raise wal_bytes_max",
         )
+    if settings.compaction and not settings.http:
+        raise _refused(
+            "compaction",
+            f"{settings.compaction} needs the server's HTTP port, and http is empty",
+            "set http, for example to 127.0.0.1:8080, or leave compaction out",
+        )
     _check_cluster(settings)
     if settings.group_min_session_timeout_ms > settings.group_max_session_timeout_ms:
         raise InvalidRequestError(

@@ -193,6 +193,18 @@ class PlaceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         ),
     ] = DAY_MS
 
+    compaction: Annotated[
+        Literal["", "self"],
+        of_storage(
+            "`self`: this server compacts by itself, in a child process of the lowest priority, "
+            "with threads and without Spark (docs/compaction.md); of a host's workers the first "
+            "one has the child. Empty: `penstock pipeline run` compacts."
+        ),
+    ] = ""
+    compaction_interval_ms: Annotated[
+        int,
+        of_storage("How often the server looks for something to compact, with `self`.", 1_000),
+    ] = 60_000
     compaction_warn_bytes: Annotated[
         int,
         of_bytes(

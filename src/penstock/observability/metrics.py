@@ -40,7 +40,8 @@ class Metric:
 
 _C, _G, _H = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 _OF_PIPELINE_RUN: Final = (
-    "`penstock pipeline run` alone has it, for each job of its configuration from its start"
+    "`penstock pipeline run` has it, and a server with `compaction` `self`, for each of their jobs "
+    "from the start"
 )
 _OF_TABLES: Final = (
     "`penstock pipeline run` alone has it, for each table that topics' configs ask for"
@@ -328,7 +329,7 @@ _TABLE: Final = (
     Metric(
         "penstock_pipeline_engine_up",
         _G,
-        "1 while the engine of `penstock pipeline run` takes jobs, else 0.",
+        "1 while the engine process of jobs takes them, else 0.",
     ),
     Metric(
         "penstock_pipeline_engine_starts_total",

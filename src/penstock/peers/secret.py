@@ -40,6 +40,11 @@ class ClusterSecret:
         """The value of the Authorization header of calls."""
         return self._header
 
+    @property
+    def text(self) -> str:
+        """The secret itself, for a child process's environment alone."""
+        return self._header.partition(" ")[2]
+
     def accepts(self, header: str | bytes | None) -> bool:
         """Whether an Authorization header holds the secret. Takes equally long wherever it
         differs: digests are compared, so that not even the length shows."""

@@ -10,6 +10,7 @@ from typing_extensions import Buffer
 
 from penstock.model.errors import InvalidRequestError, NotFoundError, RetryableError
 from penstock.model.malformed import MALFORMED
+from penstock.peers.secret import ClusterSecret
 from penstock.pipeline import api_messages as api
 from penstock.pipeline.api_messages import (
     API_VERSION,
@@ -101,10 +102,12 @@ class PipelineClient:
         clock: Clock | None = None,
         random: Random | None = None,
         tell: Callable[[str], None] = lambda _: None,
+        secret: ClusterSecret | None = None,
     ) -> None:
         """
         Args:
             tell: called with a line for people when a call goes on failing. A pickle has none.
+            secret: the cluster's; None: found as the options say. A pickle has none.
 
         Raises:
             InvalidRequestError: an option that can't be.
@@ -120,7 +123,7 @@ class PipelineClient:
             options.urls,
             timeout_s=options.timeout_s,
             deadline_s=options.deadline_s,
-            secret=lambda: find_secret(options.secret_file),
+            secret=lambda: secret or find_secret(options.secret_file),
             clock=self.clock,
             random=self.random,
             pause=pause,

@@ -27,6 +27,7 @@ class EngineChoice(msgspec.Struct, frozen=True, kw_only=True):
         workers: threads of the local engine; 0: as many as there are cores.
         ui_port: the port of Spark's web page; -1: there is none, 0: any free port.
         conf: further settings of Spark.
+        nice: how much priority its process gives up, 0 to 19.
         reason: why the engine isn't Spark although the user didn't ask for threads.
     """
 
@@ -36,6 +37,7 @@ class EngineChoice(msgspec.Struct, frozen=True, kw_only=True):
     workers: int = 0
     ui_port: int = -1
     conf: dict[str, str] = {}
+    nice: int = 0
     reason: str = ""
 
     def __str__(self) -> str:

@@ -1,8 +1,9 @@
-"""Says whether `penstock pipeline run` keeps up, by its engine and by the oldest lag. Pure."""
+"""Says whether `penstock pipeline run` keeps up: by its engine, the oldest lag, and the share of
+dead letters. Pure."""
 
 from dataclasses import dataclass
 
-from penstock.pipeline.table_watch import Lag
+from penstock.pipeline.table_watch import WINDOW_S, DeadLetters, Lag
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +14,16 @@ class Health:
     text: str
 
 
-def health(*, is_ready: bool, engine: str, oldest: Lag, silent_s: float, alarm_s: float) -> Health:
+def health(
+    *,
+    is_ready: bool,
+    engine: str,
+    oldest: Lag,
+    silent_s: float,
+    alarm_s: float,
+    worst: DeadLetters,
+    alarm_share: float,
+) -> Health:
     """Return what /health says.
 
     Args:
@@ -22,6 +32,8 @@ def health(*, is_ready: bool, engine: str, oldest: Lag, silent_s: float, alarm_s
         oldest: lag of all tables.
         silent_s: for how long no agent has said how far they are.
         alarm_s: a lag, or a silence, that is longer isn't healthy.
+        worst: the greatest share of dead letters of all tables.
+        alarm_share: a share above it isn't healthy; 1: none is above it.
     """
     is_late = oldest.seconds > alarm_s
     is_silent = silent_s > alarm_s
@@ -33,5 +45,12 @@ def health(*, is_ready: bool, engine: str, oldest: Lag, silent_s: float, alarm_s
         lines.append("oldest lag: none")
     if is_silent:
         lines.append(f"agents: no answer for {silent_s:.0f} s, above {alarm_s:g} s")
-    is_ok = is_ready and not is_late and not is_silent
+    is_bad = worst.share > alarm_share
+    if worst.table:
+        above = f", above {100 * alarm_share:g} %" if is_bad else ""
+        lines.append(
+            f"dead letters: {100 * worst.share:.2f} % of {worst.records:,} records"
+            f" in the last {WINDOW_S / 60:.0f} minutes, table {worst.table}{above}"
+        )
+    is_ok = is_ready and not is_late and not is_silent and not is_bad
     return Health(is_ok, "\n".join(["ok" if is_ok else "not ok", *lines, ""]))

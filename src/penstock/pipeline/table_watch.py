@@ -1,6 +1,7 @@
 """Knows how far each table is, for `penstock pipeline run`, by looks at the journal."""
 
 import threading
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -31,6 +32,50 @@ class Lag:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """The table with the greatest share of dead letters of late; "" where there were none.
+
+    `share`: from 0 to 1, of `records`, which the table has followed within `WINDOW_S`.
+    """
+
+    table: str
+    share: float
+    records: int
+
+
+NO_DEAD_LETTERS: Final = DeadLetters("", 0.0, 0)
+WINDOW_S: Final = 3600.0
+_SAMPLE_S: Final = 60.0
+
+
+class _Counts:
+    """Keeps a table's counts of followed and set aside records, minute by minute."""
+
+    __slots__ = ("_at", "_last")
+
+    def __init__(self) -> None:
+        self._at: deque[tuple[float, int, int]] = deque()
+        self._last = (0, 0)
+
+    def look(self, now_s: float, state: TableState) -> None:
+        self._last = state.followed, state.set_aside
+        if self._at and state.followed < self._at[-1][1]:
+            # A table that was made again counts from 0.
+            self._at.clear()
+        if not self._at or now_s - self._at[-1][0] >= _SAMPLE_S:
+            self._at.append((now_s, *self._last))
+        # One sample of the window's begin or before it is what the counts are compared with.
+        while len(self._at) > 1 and self._at[1][0] <= now_s - WINDOW_S:
+            self._at.popleft()
+
+    def of_late(self, table: str) -> DeadLetters:
+        _, followed, set_aside = self._at[0]
+        records = self._last[0] - followed
+        bad = self._last[1] - set_aside
+        return DeadLetters(table, bad / records, records) if records and bad else NO_DEAD_LETTERS
+
+
 class TableWatch:
     """Looks at all tables that the topics' configs ask for. Any thread.
 
@@ -45,6 +90,7 @@ class TableWatch:
         self._lags = Lags()
         self._behind: dict[str, Behind] = {}
         self._states: dict[str, TableState] = {}
+        self._counts: dict[str, _Counts] = {}
         self._looked_s = clock.monotonic_s()
 
     def look(self, topics: Topics, rows: Sequence[TableProgress]) -> None:
@@ -82,6 +128,9 @@ class TableWatch:
                     else max(0, topics.time_ms - row.time_ms) / 1000,
                 )
             self._lags.keep(behind)
+            self._counts = {name: self._counts.get(name) or _Counts() for name in states}
+            for name, state in states.items():
+                self._counts[name].look(now_s, state)
             self._behind, self._states, self._looked_s = behind, states, now_s
 
     def lags(self) -> dict[str, Behind]:
@@ -100,6 +149,12 @@ class TableWatch:
         if not name or not lags[name].records:
             return Lag("", 0.0)
         return Lag(name, lags[name].seconds)
+
+    def dead_letters(self) -> DeadLetters:
+        """The greatest share of dead letters of all tables, since this process began at most."""
+        with self._lock:
+            found = [counts.of_late(name) for name, counts in self._counts.items()]
+        return max(found, key=lambda one: one.share, default=NO_DEAD_LETTERS)
 
     def silent_s(self) -> float:
         """Return for how long no agent has said how far topics and tables are."""

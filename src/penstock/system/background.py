@@ -58,6 +58,7 @@ CONFIRM_ANSWER: Final = Work(name="confirm an answer")
 SERVE_WORKER: Final = Work(name="answer a worker")
 HTTP: Final = Work(name="HTTP port", matters=True)
 WATCH_POLICY: Final = Work(name="watch a policy's file", lasts=True)
+COMPACTION: Final = Work(name="compaction")
 
 KINDS: Final = (
     UPLOADER,
@@ -79,6 +80,7 @@ KINDS: Final = (
     CLAIM_SHARDS,
     GROUP_JOURNAL,
     CONFIRM_ANSWER,
+    COMPACTION,
     SERVE_WORKER,
     HTTP,
     WATCH_POLICY,

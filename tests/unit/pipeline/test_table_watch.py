@@ -4,7 +4,7 @@ import msgspec
 
 from penstock.pipeline import table_watch
 from penstock.pipeline.api_messages import PartitionState, TableProgress, Topics, TopicState
-from penstock.pipeline.table_watch import TableWatch
+from penstock.pipeline.table_watch import NO_DEAD_LETTERS, WINDOW_S, DeadLetters, TableWatch
 from penstock.pipeline.tables.table_state import TableState, decode_state
 from support.simulated.clock import ManualClock
 
@@ -58,3 +58,39 @@ def test_what_is_not_known_has_no_figure() -> None:
 def test_a_note_of_an_older_release_is_read() -> None:
     state = decode_state('{"status":"ok","error":"","lost":[["0",0,1,2]],"bad_records":7}')
     assert (state.bad_records, state.rows, state.conflicts, state.bad_share) == (7, -1, 0, 0.0)
+
+
+def counted(followed: int, set_aside: int) -> TableProgress:
+    state = TableState(followed=followed, set_aside=set_aside)
+    return noted(msgspec.json.encode(state).decode())
+
+
+def test_dead_letters_are_those_of_the_last_hour() -> None:
+    clock = ManualClock()
+    watch = TableWatch(clock)
+    assert watch.dead_letters() == NO_DEAD_LETTERS
+    watch.look(topics(end=8), [counted(1_000, 900)])
+    assert watch.dead_letters() == NO_DEAD_LETTERS, "those came before this process"
+    clock.advance(60)
+    watch.look(topics(end=8), [counted(1_100, 925)])
+    assert watch.dead_letters() == DeadLetters("penstock.t", 0.25, 100)
+    clock.advance(WINDOW_S / 2)
+    watch.look(topics(end=8), [counted(1_200, 925)])
+    assert watch.dead_letters() == DeadLetters("penstock.t", 0.125, 200)
+    clock.advance(WINDOW_S / 2 + 60)
+    watch.look(topics(end=8), [counted(1_300, 926)])
+    assert watch.dead_letters() == DeadLetters("penstock.t", 0.005, 200)
+    watch.look(topics(end=8), [])
+    assert watch.dead_letters() == NO_DEAD_LETTERS
+
+
+def test_a_table_that_was_made_again_counts_from_0() -> None:
+    clock = ManualClock()
+    watch = TableWatch(clock)
+    watch.look(topics(end=8), [counted(1_000, 900)])
+    clock.advance(10)
+    watch.look(topics(end=8), [counted(10, 10)])
+    assert watch.dead_letters() == NO_DEAD_LETTERS
+    clock.advance(10)
+    watch.look(topics(end=8), [counted(20, 11)])
+    assert watch.dead_letters() == DeadLetters("penstock.t", 0.1, 10)

@@ -111,6 +111,15 @@ def _interval(name: str, seconds: float, text: str) -> Callable[[Command], Comma
     help="Lag of a table above which /health answers 503.",
 )
 @pipeline_option(
+    "--dead-letter-alarm",
+    metavar="SHARE",
+    type=click.FloatRange(min=0, max=1),
+    default=0.1,
+    show_default=True,
+    help="Share of a table's records of the last hour that became dead letters above which "
+    "/health answers 503; 1: never.",
+)
+@pipeline_option(
     "--drain",
     metavar="SECONDS",
     type=click.FloatRange(min=0),
@@ -139,6 +148,7 @@ def command(
     parallel: int,
     bulk_parallel: int,
     lag_alarm: float,
+    dead_letter_alarm: float,
     drain: float,
     http: str,
     once: bool,
@@ -175,6 +185,7 @@ def command(
         bulk_parallel=bulk_parallel,
         http=None if address is None else (address.host, address.port),
         lag_alarm_s=lag_alarm,
+        bad_alarm_share=dead_letter_alarm,
         drain_s=drain,
         once=once,
     )

@@ -65,6 +65,7 @@ def main(descriptor: int) -> None:
     start = link.receive()
     if not isinstance(start, Start):
         _leave(ORPHAN_STATUS)
+    os.nice(start.engine.nice)
     _Child(link, start).run()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from queue import Empty, SimpleQueue
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
 from penstock.model.errors import PenstockError, RetryableError
@@ -107,6 +107,7 @@ class EngineKeeper:
         changed: called when its state is another.
         gives_up: whether any failed start is the last.
         command: starts it, less the descriptor.
+        environment: variables of it that this process doesn't have.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class EngineKeeper:
         changed: Callable[[], None],
         gives_up: bool = False,
         command: Sequence[str] = _COMMAND,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._start = start
         self._leases = leases
@@ -127,6 +129,7 @@ class EngineKeeper:
         self._changed = changed
         self._gives_up = gives_up
         self._command = tuple(command)
+        self._environment = dict(environment)
         self._lock = threading.Lock()
         self._state = EngineState.STARTING
         self._problem = ""
@@ -296,6 +299,7 @@ class EngineKeeper:
                 stdin=subprocess.DEVNULL,
                 stdout=sys.__stderr__,
                 start_new_session=True,
+                env={**os.environ, **self._environment},
             )
         finally:
             theirs.close()
