@@ -38,7 +38,8 @@ _SECRET: Final = "cluster_secret"  # noqa: S105 - a setting's name
 LIKENESS_MIN: Final = 0.6
 PIPELINE_SECTION: Final = "pipeline"
 """Section of a TOML file for `penstock pipeline`, whose variables have its prefix."""
-_PIPELINE_PREFIX: Final = "PENSTOCK_PIPELINE_"
+_OTHERS_PREFIXES: Final = ("PENSTOCK_PIPELINE_", "PENSTOCK_AUTHZ_")
+"""Other commands read the variables with these prefixes; a server leaves them alone."""
 _SERVICE_LINK: Final = re.compile(
     r"\w+_SERVICE_(HOST|PORT(_\w+)?)=.*|\w+_PORT(_\d+_[A-Z]+(_(PROTO|PORT|ADDR))?=.*|=\w+://.*)"
 )
@@ -150,7 +151,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
         if variable.startswith(_RESERVED_PREFIXES):
             continue
         if variable not in by_variable:
-            if variable.startswith(_PIPELINE_PREFIX):
+            if variable.startswith(_OTHERS_PREFIXES):
                 continue
             if _SERVICE_LINK.fullmatch(f"{variable}={environment[variable]}"):
                 continue
