@@ -27,12 +27,9 @@ REASONS: Final = {
     # app
     "app/authz/connection.py ApiConnection.data_received: OverloadedError": TOLD,
     "app/authz/server.py AuthzServer.stop: return_exceptions": CLOSING,
-    "app/authz/watching.py _stamp: OSError": ABSENT,
+    "app/authz/watching.py file_stamp: OSError": ABSENT,
     "app/agent_id.py _read: FileNotFoundError": ABSENT,
     "app/descriptors.py raise_limit: (ValueError, OSError)": PLATFORM,
-    "authz/service/environment.py Environment.ask: (TooCostlyError, OverloadedError)": AGAIN,
-    "authz/service/tokens.py decode: (binascii.Error, ValueError)": DECODED,
-    "cli/authz_calls.py call_service: (ValueError, KeyError, TypeError)": DECODED,
     "app/http_port.py HttpServer.close: return_exceptions": CLOSING,
     "app/http/connection.py RequestSlots.__call__: ClientDisconnect": "the client is gone",
     "app/host/leftover_wals.py has_had_workers: PenstockError": "the opening that follows raises it",
@@ -56,8 +53,12 @@ REASONS: Final = {
     "app/wal_volumes.py WalVolumes._take: ConflictError": LOST_RACE,
     "app/wal_volumes.py WalVolumes._take: CorruptDataError": "a line each time, with longer rests",
     # authz
+    "authz/service/environment.py Environment.ask: (TooCostlyError, OverloadedError)": AGAIN,
+    "authz/service/environment.py Environment.moved: TimeoutError": TIMER,
+    "authz/service/tokens.py decode: (binascii.Error, ValueError)": DECODED,
     "authz/polar/recursion.py exists: _OpenCallError": AGAIN,
     # cli: a person reads what it prints
+    "cli/authz_calls.py call_service: (ValueError, KeyError, TypeError)": DECODED,
     "cli/client/admin.py Admin._result: TimeoutError": TIMER,
     "cli/client/cluster.py Client._connect: suppress RetryableError": "the next server is asked",
     "cli/client/cluster.py Client.topic: RetryableError": AGAIN,

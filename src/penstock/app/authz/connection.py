@@ -5,15 +5,29 @@ connection is read, so that a client which sends without reading costs one reque
 """
 
 import asyncio
+import contextlib
+import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final, cast
 
-from penstock.app.authz.http1 import CONTINUE, BadRequestError, Request, RequestReader, response
+from penstock.app.authz.http1 import (
+    CONTINUE,
+    LAST_CHUNK,
+    BadRequestError,
+    Request,
+    RequestReader,
+    chunk,
+    response,
+    streamed_response,
+)
 from penstock.app.http.gate import HttpGate, HttpState, Phase
 from penstock.authz.service.call import Answer, Call, failure
 from penstock.authz.service.handling import Answering
 from penstock.model.errors import OverloadedError
+from penstock.system.heard import Cause, heard
+
+logger = logging.getLogger(__name__)
 
 REQUEST_ID: Final = "X-Request-ID"
 _ECHOED: Final = re.compile(r"[!-~]{1,200}", re.ASCII)
@@ -49,6 +63,9 @@ class ApiConnection(asyncio.Protocol):
         self._held_bytes = 0
         self._is_full = False
         self._is_ending = False
+        self._is_streaming = False
+        self._room: asyncio.Future[None] | None = None
+        """A stream waits for it while the client doesn't read."""
         self.client_host = "?"
         self.peer_name = "?"
 
@@ -69,11 +86,13 @@ class ApiConnection(asyncio.Protocol):
         self._gate.leave(self)
         self._hold(0)
         self._is_ending = True
-        # What was asked goes on: a write that is under way can't be taken back.
+        # What was asked goes on: a write that is under way can't be taken back. A stream ends.
+        if self._is_streaming and self._task is not None:
+            self._task.cancel()
 
     def data_received(self, data: bytes) -> None:
         """See asyncio."""
-        if self._is_ending:
+        if self._is_ending or self._is_streaming:
             self._drop(len(data))
             return
         self._reader.feed(data)
@@ -93,6 +112,8 @@ class ApiConnection(asyncio.Protocol):
         if self._task is None:
             return False
         self._is_ending = True
+        if self._is_streaming:
+            self._task.cancel()
         return True
 
     def pause_writing(self) -> None:
@@ -103,7 +124,11 @@ class ApiConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """See asyncio."""
         self._is_full = False
-        if self._task is None and not self._transport.is_closing():
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        if self._is_streaming:
+            self._transport.resume_reading()
+        elif self._task is None and not self._transport.is_closing():
             self._transport.resume_reading()
             self._serve_all()
 
@@ -123,6 +148,8 @@ class ApiConnection(asyncio.Protocol):
         self._is_ending = True
         if self._task is None:
             self._transport.close()
+        elif self._is_streaming:
+            self._task.cancel()
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -148,7 +175,7 @@ class ApiConnection(asyncio.Protocol):
         now_s = self._gate.clock.monotonic_s()
         self._enter(Phase.ANSWER, now_s)
         found = self._serve(call)
-        if isinstance(found, Answer):
+        if isinstance(found, Answer) and found.stream is None:
             self._finish(call, request, found, now_s)
             return not self._is_ending
         if not self._gate.take_slot(call.path):
@@ -156,12 +183,17 @@ class ApiConnection(asyncio.Protocol):
             self._finish(call, request, _too_many(), now_s)
             return not self._is_ending
         self._transport.pause_reading()
-        task = asyncio.get_running_loop().create_task(_awaited(found), name=f"answer {call.path}")
+        task = asyncio.get_running_loop().create_task(
+            self._later(call, found), name=f"answer {call.path}"
+        )
         self._task = task
 
         def done(_: object) -> None:
             self._gate.give_slot()
             self._task = None
+            if self._is_streaming:
+                self._end_stream(task)
+                return
             if task.cancelled() or self._transport.is_closing():
                 return
             self._finish(call, request, task.result(), now_s)
@@ -172,18 +204,47 @@ class ApiConnection(asyncio.Protocol):
         task.add_done_callback(done)
         return False
 
-    def _finish(self, call: Call, request: Request, answer: Answer, since_s: float) -> None:
-        headers = answer.headers
+    async def _later(self, call: Call, found: Answering) -> Answer:
+        """Wait for an answer; send it here if it is a stream, which ends the connection."""
+        answer = found if isinstance(found, Answer) else await found
+        if answer.stream is None or self._transport.is_closing():
+            return answer
+        self._is_streaming = True
+        self._transport.resume_reading()  # to see the client's end
+        self._transport.write(
+            streamed_response(answer.status, answer.content_type, self._headers(call, answer))
+        )
+        self._answered(call, answer.status, 0.0)
+        async with contextlib.aclosing(answer.stream) as stream:
+            async for part in stream:
+                self._transport.write(chunk(part))
+                if self._is_full:
+                    self._room = asyncio.get_running_loop().create_future()
+                    await self._room
+        return answer
+
+    def _end_stream(self, task: "asyncio.Task[Answer]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            heard(Cause.AUTHZ_CALL, error, logger, f"a stream to {self.peer_name} is cut off")
+        elif not self._transport.is_closing():
+            self._transport.write(LAST_CHUNK)
+        self._transport.close()
+
+    def _headers(self, call: Call, answer: Answer) -> tuple[tuple[str, str], ...]:
         request_id = call.headers.get("x-request-id")
-        if request_id is not None and _ECHOED.fullmatch(request_id):
-            headers = (*headers, (REQUEST_ID, request_id))
+        if request_id is None or not _ECHOED.fullmatch(request_id):
+            return answer.headers
+        return (*answer.headers, (REQUEST_ID, request_id))
+
+    def _finish(self, call: Call, request: Request, answer: Answer, since_s: float) -> None:
         keeps_alive = request.keeps_alive and not self._is_ending
         self._transport.write(
             response(
                 answer.status,
                 answer.body,
                 content_type=answer.content_type,
-                headers=headers,
+                headers=self._headers(call, answer),
                 keeps_alive=keeps_alive,
                 without_body=call.method == "HEAD",
             )
@@ -233,10 +294,6 @@ class ApiConnection(asyncio.Protocol):
         self._phase = phase
         self._since_s = self._gate.clock.monotonic_s() if now_s is None else now_s
         self._body_bytes = 0
-
-
-async def _awaited(found: Awaitable[Answer]) -> Answer:
-    return await found
 
 
 def _too_many() -> Answer:

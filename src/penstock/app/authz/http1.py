@@ -8,9 +8,10 @@ check of authorization takes twenty.
 Source: RFC 9112.
 """
 
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
+
+import msgspec
 
 HEAD_BYTES_MAX: Final = 32 << 10
 HEADERS_MAX: Final = 100
@@ -21,6 +22,11 @@ _TOKEN: Final = frozenset(
     b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 )
 _REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
+LAST_CHUNK: Final = b"0\r\n\r\n"
+_ONCE: Final = ("content-length", "transfer-encoding", "host")
+_CHANGING: Final = frozenset(["content-length", "x-request-id", "osooffset"])
+_SEEN_MAX: Final = 32
+_SEEN_BYTES: Final = 512
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -33,8 +39,7 @@ class BadRequestError(Exception):
         super().__init__(status, message)
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """A whole request; the target's path is as it was sent, not decoded."""
 
     method: str
@@ -45,8 +50,7 @@ class Request:
     keeps_alive: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
+class _Head(msgspec.Struct, frozen=True):
     method: str
     path: str
     query: str
@@ -63,6 +67,8 @@ class RequestReader:
         self._body_bytes_max = body_bytes_max
         self._head: _Head | None = None
         self._searched = 0
+        self._seen: dict[str, tuple[str, str]] = {}
+        """Headers by their line: a client sends most of them again with each request."""
 
     @property
     def is_in_body(self) -> bool:
@@ -170,18 +176,26 @@ class RequestReader:
     def _headers(self, lines: list[str]) -> dict[str, str]:
         if len(lines) > HEADERS_MAX + 1:
             raise BadRequestError(431, f"more than {HEADERS_MAX} headers")
-        headers: dict[str, str] = {}
-        for line in lines[1:]:
-            name, colon, value = line.partition(":")
-            if not colon or not name or not _TOKEN.issuperset(name.encode("latin-1")):
-                raise BadRequestError(400, "a header's name isn't one")
-            if "\r" in value or "\n" in value or "\0" in value:
-                raise BadRequestError(400, "a header's value has control characters")
-            lower = name.lower()
-            if lower in headers and lower in ("content-length", "transfer-encoding", "host"):
-                raise BadRequestError(400, f"{lower} is given twice")
-            headers[lower] = value.strip(" \t")
+        seen = self._seen
+        pairs = [seen.get(line) or self._header(line) for line in lines[1:]]
+        headers = dict(pairs)
+        if len(headers) < len(pairs):
+            names = [name for name, _ in pairs]
+            for name in _ONCE:
+                if names.count(name) > 1:
+                    raise BadRequestError(400, f"{name} is given twice")
         return headers
+
+    def _header(self, line: str) -> tuple[str, str]:
+        name, colon, value = line.partition(":")
+        if not colon or not name or not _TOKEN.issuperset(name.encode("latin-1")):
+            raise BadRequestError(400, "a header's name isn't one")
+        if "\r" in value or "\n" in value or "\0" in value:
+            raise BadRequestError(400, "a header's value has control characters")
+        found = name.lower(), value.strip(" \t")
+        if found[0] not in _CHANGING and len(self._seen) < _SEEN_MAX and len(line) < _SEEN_BYTES:
+            self._seen[line] = found
+        return found
 
 
 def response(
@@ -209,3 +223,22 @@ def response(
         lines.append("Connection: close")
     head = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
     return head if without_body else head + body
+
+
+def streamed_response(
+    status: int, content_type: str, headers: tuple[tuple[str, str], ...] = ()
+) -> bytes:
+    """Give the head of a response whose body comes in chunks, and ends the connection."""
+    lines = [
+        f"HTTP/1.1 {status} {_REASONS.get(status, '')}",
+        f"Content-Type: {content_type}",
+        "Transfer-Encoding: chunked",
+        *(f"{name}: {value}" for name, value in headers),
+        "Connection: close",
+    ]
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
+
+
+def chunk(part: bytes) -> bytes:
+    """Give a part of such a body; it must not be empty."""
+    return b"%x\r\n%b\r\n" % (len(part), part)

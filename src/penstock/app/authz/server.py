@@ -4,13 +4,14 @@ import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from penstock.app.authz.connection import ApiConnection
-from penstock.app.authz.watching import watch
+from penstock.app.authz.watching import file_stamp, watch
 from penstock.app.http.gate import HttpGate, HttpLimits
 from penstock.app.instruments import HttpCounts
 from penstock.authz.service.call import Answer, Call
@@ -92,7 +93,10 @@ class AuthzServer:
         self.metrics.share("penstock_swallowed_errors_total", swallowed_counts())
         self.metrics.on_scrape(self._gauges)
         self.metrics.on_scrape_by_label(self._labelled)
-        if self.settings.policy is not None:
+        path = self.settings.policy
+        since = None
+        if path is not None:
+            since = file_stamp(path)
             await self.set_policy()
         loop = asyncio.get_running_loop()
         self._listener = _listen(self.settings.http)
@@ -100,11 +104,9 @@ class AuthzServer:
         self.address = Address(host, port)
         self._server = await loop.create_server(self._accept, sock=self._listener, backlog=_BACKLOG)
         self._look_timer = loop.call_later(_LOOK_S, self._look)
-        if self.settings.policy is not None and self.settings.watches:
-            path = self.settings.policy
-            self._watching = background.start(
-                background.WATCH_POLICY, lambda: watch(path, self.set_policy)
-            )
+        if path is not None and self.settings.watches:
+            watched = partial(watch, path, since, self.set_policy)
+            self._watching = background.start(background.WATCH_POLICY, watched)
 
     async def stop(self) -> None:
         """Take no more connections, answer what was asked, and close the data; idempotent."""

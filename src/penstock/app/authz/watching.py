@@ -14,16 +14,23 @@ logger = logging.getLogger(__name__)
 LOOK_S: Final = 0.3
 
 
-async def watch(path: Path, changed: Callable[[], Awaitable[None]]) -> None:
+Stamp = tuple[int, int, int]
+"""A file's time of change, size and number; each change changes one of them."""
+
+
+async def watch(path: Path, since: Stamp | None, changed: Callable[[], Awaitable[None]]) -> None:
     """Call `changed` after each change of a file, until cancelled; what it raises is logged.
 
     The file is looked at a few times a second: editors write it in many ways, and file systems of
     containers report nothing.
+
+    Args:
+        since: the file's stamp before it was read last.
     """
-    last = _stamp(path)
+    last = since
     while True:
         await _pause(LOOK_S)
-        found = _stamp(path)
+        found = file_stamp(path)
         if found == last or found is None:
             continue
         last = found
@@ -34,7 +41,8 @@ async def watch(path: Path, changed: Callable[[], Awaitable[None]]) -> None:
             heard(Cause.AUTHZ_POLICY, error, logger, "the policy before stays")
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def file_stamp(path: Path) -> Stamp | None:
+    """Give the stamp of a file; None if it isn't there."""
     try:
         found = path.stat()
     except OSError:

@@ -40,10 +40,12 @@ def check_value(value: Value) -> None:
     """
     if not value.type or not value.id:
         raise _invalid("type and id of a value must not be empty")
-    if "\0" in value.id or _has_surrogates(value.id):
+    is_ascii = value.id.isascii()
+    if "\0" in value.id or (not is_ascii and _has_surrogates(value.id)):
         raise _invalid("an id has no NUL and no lone surrogate")
-    if len(value.id.encode()) > ID_BYTES_MAX:
-        raise _invalid(f"an id has at most {ID_BYTES_MAX} bytes, not {len(value.id.encode()):,}")
+    byte_count = len(value.id) if is_ascii else len(value.id.encode())
+    if byte_count > ID_BYTES_MAX:
+        raise _invalid(f"an id has at most {ID_BYTES_MAX} bytes, not {byte_count:,}")
     if value.type == "Integer" and not is_integer(value.id):
         raise _invalid(f"{value.id[:50]!r} is not an Integer in its shortest decimal form")
     if value.type == "Boolean" and value.id not in ("true", "false"):

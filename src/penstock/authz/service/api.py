@@ -13,6 +13,7 @@ from penstock.authz.service.directory import ADMIN, READ, WRITE, Access, Directo
 from penstock.authz.service.environment import Environment
 from penstock.authz.service.handling import Answering, Handler
 from penstock.authz.service.questions import Questions
+from penstock.authz.service.watching import Watching
 from penstock.authz.service.wire import LimitError
 from penstock.model.errors import (
     ConflictError,
@@ -44,6 +45,7 @@ class Api:
         questions: Questions,
         changes: Changes,
         admin: Admin,
+        watching: Watching,
     ) -> None:
         self._directory = directory
         self._environment = environment
@@ -60,6 +62,7 @@ class Api:
             ("POST", "/api/query"): (read, questions.query),
             ("POST", "/api/explain"): (read, questions.explain),
             ("POST", "/api/expect"): (read, questions.expect),
+            ("GET", "/api/watch"): (read, watching.watch),
             ("GET", "/api/facts"): (read, questions.facts),
             ("GET", "/api/stats"): (read, questions.stats),
             ("GET", "/api/policy"): (read, questions.policy),

@@ -1,6 +1,6 @@
 """One call of the HTTP API and its answer, without the protocol around them. Pure."""
 
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator
 from typing import Final
 
 import msgspec
@@ -8,8 +8,7 @@ import msgspec
 MUTATION_HEADER: Final = "OsoOffset"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """A request.
 
     Args:
@@ -24,14 +23,18 @@ class Call:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A response; `body` is JSON unless `content_type` says otherwise."""
+class Answer(msgspec.Struct, frozen=True):
+    """A response; `body` is JSON unless `content_type` says otherwise.
+
+    Args:
+        stream: gives parts of the body as they come, until one side ends it; then `body` is empty.
+    """
 
     status: int
     body: bytes
     headers: tuple[tuple[str, str], ...] = ()
     content_type: str = "application/json"
+    stream: AsyncGenerator[bytes, None] | None = None
 
 
 _encode = msgspec.json.Encoder().encode

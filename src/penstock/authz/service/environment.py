@@ -42,6 +42,7 @@ from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 from penstock.replica import Applied, Replica
 from penstock.replica.database import connect_reader, translate
+from penstock.replica.snapshot import JournalEntry
 
 logger = logging.getLogger(__name__)
 
@@ -168,8 +169,6 @@ class Environment:
         self.policy = self._stored_policy()
         self._arrivals: dict[asyncio.Future[None], int] = {}
         """Readers that wait for a position."""
-        self.changes: list[Callable[[Applied[list[Outcome]], list[EnvironmentCommand]], None]] = []
-        """Called with each entry that was applied."""
         self._writer: Writer[EnvironmentCommand] = Writer(
             self._replica,
             name,
@@ -210,13 +209,8 @@ class Environment:
             RetryableError: it isn't after TOKEN_WAIT_S.
         """
         position = tokens.decode(token, self.log)
-        if position <= self.position:
-            return
-        arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._arrivals[arrival] = position
         try:
-            async with asyncio.timeout(TOKEN_WAIT_S):
-                await arrival
+            await self._arrive(position, TOKEN_WAIT_S)
         except TimeoutError as error:
             raise RetryableError(
                 "read",
@@ -224,8 +218,56 @@ class Environment:
                 f"position {position} of the header OsoOffset isn't here yet; {self.position} is",
                 "try again",
             ) from error
+
+    async def _arrive(self, position: int, seconds: float) -> None:
+        """Wait for a position. Raises: TimeoutError."""
+        if position <= self.position:
+            return
+        arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._arrivals[arrival] = position
+        try:
+            async with asyncio.timeout(seconds):
+                await arrival
         finally:
             self._arrivals.pop(arrival, None)
+
+    async def moved(self, position: int, seconds: float) -> bool:
+        """Wait until something is applied after a position; return whether it is in time."""
+        try:
+            await self._arrive(position + 1, seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    def journal(self, position: int, count: int) -> list[tuple[JournalEntry, frozenset[int]]]:
+        """Read entries after a position, with the places of their commands that changed nothing.
+        Any thread."""
+        connection = connect_reader(self.path)
+        try:
+            connection.execute("BEGIN")
+            rows = connection.execute(
+                "SELECT position, time_ms, body FROM journal WHERE position > ?"
+                " ORDER BY position LIMIT ?",
+                (position, count),
+            )
+            found = [JournalEntry(*row) for row in rows]
+            return [
+                (
+                    entry,
+                    frozenset(
+                        place
+                        for (place,) in connection.execute(
+                            "SELECT place FROM without_effect WHERE position = ?",
+                            (entry.position,),
+                        )
+                    ),
+                )
+                for entry in found
+            ]
+        except sqlite3.Error as error:
+            raise translate(error, "read journal", str(self.path)) from error
+        finally:
+            connection.close()
 
     def is_reached(self, token: str) -> bool:
         """Whether nothing has to be waited for."""
@@ -240,8 +282,6 @@ class Environment:
         for arrival, position in list(self._arrivals.items()):
             if position <= self.position and not arrival.done():
                 arrival.set_result(None)
-        for changed in self.changes:
-            changed(applied, commands)
 
     # -- the policy ------------------------------------------------------------------------------
 

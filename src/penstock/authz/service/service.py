@@ -21,6 +21,7 @@ from penstock.authz.service.changes import Changes
 from penstock.authz.service.directory import ADMIN, Access, Directory
 from penstock.authz.service.environment import Environment
 from penstock.authz.service.questions import Questions
+from penstock.authz.service.watching import Watching
 from penstock.model.errors import NotFoundError, PenstockError
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
@@ -52,6 +53,7 @@ class Service:
         self._lock: DirectoryLock | None = None
         self._writing = ThreadPoolExecutor(_WRITERS, "authz-write")
         self._reading = ThreadPoolExecutor(_READERS, "authz-read")
+        self._watching = ThreadPoolExecutor(1, "authz-watch")
         self.environments: dict[str, Environment] = {}
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Has the error after which nothing can be written."""
@@ -100,7 +102,8 @@ class Service:
         self.changes = Changes(self._clock, self._reading)
         questions = Questions(self._clock, instance, self._compare)
         admin = Admin(self.directory, self._open_environment)
-        self.api = Api(self.directory, self.environment, questions, self.changes, admin)
+        watching = Watching(self._watching)
+        self.api = Api(self.directory, self.environment, questions, self.changes, admin, watching)
 
     def environment(self, name: str) -> Environment:
         """Give an environment. Raises: NotFoundError."""
@@ -118,6 +121,7 @@ class Service:
             await self.directory.close()
         self._writing.shutdown()
         self._reading.shutdown()
+        self._watching.shutdown()
         if self._lock is not None:
             self._lock.release()
 

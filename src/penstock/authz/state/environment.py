@@ -60,6 +60,11 @@ _SCHEMA: Final = (
         accepted INTEGER NOT NULL,
         PRIMARY KEY (predicate, types)
     ) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE without_effect (
+        position INTEGER NOT NULL,
+        place INTEGER NOT NULL,
+        PRIMARY KEY (position, place)
+    ) STRICT, WITHOUT ROWID""",
     """CREATE TABLE request (
         number INTEGER PRIMARY KEY,
         key BLOB NOT NULL UNIQUE,
@@ -138,6 +143,9 @@ class EnvironmentMachine:
                         f"environment {self._name}",
                         f"entry {position} has a command of the directory",
                     )
+        for place, outcome in enumerate(outcomes):
+            if isinstance(outcome, Refused) or outcome.repeated:
+                self._execute("INSERT INTO without_effect VALUES (?, ?)", (position, place))
         return outcomes
 
     def _begin(self, position: int, command: Begin) -> Outcome:
