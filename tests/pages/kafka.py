@@ -11,7 +11,6 @@ from penstock.model.topic_configs import INT64_MAX, TOPIC_CONFIGS, Standing, Top
 _MADE_FROM = "<!-- Made by `make docs`; change the code, not this page. -->"
 
 _SECURITY = "no authentication yet; the server listens on loopback"
-_ACLS = "no authorization yet"
 _REPLICAS = "a partition has no replicas to move: its bytes are in the object store"
 _QUOTAS = "no quotas yet"
 _TOKENS = "no delegation tokens"
@@ -22,9 +21,6 @@ _STREAMS = "no streams groups yet (KIP-1071)"
 
 NOT_SERVED: dict[str, str] = {
     "SaslHandshake": _SECURITY,
-    "DescribeAcls": _ACLS,
-    "CreateAcls": _ACLS,
-    "DeleteAcls": _ACLS,
     "AlterReplicaLogDirs": _REPLICAS,
     "SaslAuthenticate": _SECURITY,
     "CreateDelegationToken": _TOKENS,
@@ -103,7 +99,9 @@ def apis_page() -> str:
         "  assignment to brokers that there are, are taken and mean nothing; others are refused",
         "  with INVALID_REPLICATION_FACTOR and INVALID_REPLICA_ASSIGNMENT. Durability is the",
         "  storage's, not the replicas'.",
-        "- Authorized operations are answered as unknown: there are no ACLs yet.",
+        "- Access rules (docs/acls.md) may name networks (CIDR) as hosts, which Kafka's don't. A",
+        "  request about rules that has unknown types in it gets INVALID_REQUEST for them; Kafka",
+        "  closes its connection.",
         "- Configs of brokers can be altered for all brokers (the empty name) alone, and of them",
         "  those that are defaults of topic configs.",
         "- ListOffsets for tiered storage answers as a Kafka without tiers: the earliest local",

@@ -286,6 +286,10 @@ REASONS: Final = {
     "replica/postgres/appends.py _position: (IndexError, struct.error)": DECODED,
     "replica/postgres/journal.py PostgresJournal.seal: return_exceptions": "each is raised below",
     "replica/snapshot_process.py _size: FileNotFoundError": ABSENT,
+    # security
+    "security/acl.py network_of: ValueError": DECODED,
+    "security/acl.py plain_host: ValueError": DECODED,
+    "security/acl_index.py _is_within: ValueError": DECODED,
     # system
     "system/clock.py _clock_through_sleep: suppress OSError": PLATFORM,
     "system/files.py PosixDevice.has: (FileNotFoundError, NotADirectoryError)": ANSWER,

@@ -3,9 +3,10 @@
 from penstock.app.http.gate import HttpLimits
 from penstock.config.about import MIB
 from penstock.config.addresses import parse_counts
-from penstock.config.checks import is_cluster
+from penstock.config.checks import is_cluster, super_users
 from penstock.config.settings import ServerSettings
 from penstock.groups.settings import GroupSettings
+from penstock.kafka.access import AclSettings
 from penstock.kafka.settings import KafkaSettings
 from penstock.log.settings import LogSettings
 from penstock.membership.membership import MembershipSettings
@@ -73,7 +74,18 @@ def kafka_settings(settings: ServerSettings) -> KafkaSettings:
         request_timeout_s=settings.request_receive_timeout_ms / 1000,
         transaction_timeout_max_ms=settings.transaction_max_timeout_ms,
         transactional_id_expiration_ms=settings.transactional_id_expiration_ms,
+        acls=_acl_settings(settings),
         log_dir=settings.data,
+    )
+
+
+def _acl_settings(settings: ServerSettings) -> AclSettings | None:
+    if not settings.authorizer:
+        return None
+    return AclSettings(
+        super_users=super_users(settings),
+        allow_if_no_acl=settings.allow_everyone_if_no_acl_found,
+        stale_max_s=settings.authorizer_stale_max_ms / 1000,
     )
 
 

@@ -42,6 +42,7 @@ of_storage = partial(About, "Storage")
 of_clients = partial(About, "Clients")
 of_topics = partial(About, "Topics")
 of_groups = partial(About, "Groups")
+of_permissions = partial(About, "Permissions")
 
 
 def of_bytes(text: str, least: int, most: int = TIB, *, section: str = "Storage") -> About:

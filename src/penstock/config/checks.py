@@ -100,6 +100,14 @@ def check_together(settings: ServerSettings) -> None:
             "group_min_session_timeout_ms",
             "it is above group_max_session_timeout_ms",
         )
+    for principal in super_users(settings):
+        kind, colon, name = principal.partition(":")
+        if not (kind and colon and name):
+            raise _refused(
+                "super_users",
+                f"{principal!r} is not a principal",
+                "User:NAME, separated by semicolons",
+            )
     heartbeat_ms = settings.group_consumer_heartbeat_interval_ms
     if heartbeat_ms >= settings.group_consumer_session_timeout_ms:
         raise InvalidRequestError(
@@ -109,6 +117,12 @@ def check_together(settings: ServerSettings) -> None:
             " would be taken for gone between two heartbeats",
             "lower it to a third of the session's time",
         )
+
+
+def super_users(settings: ServerSettings) -> frozenset[str]:
+    """Return the principals that may do everything."""
+    named = (text.strip() for text in settings.super_users.split(";"))
+    return frozenset(principal for principal in named if principal)
 
 
 def check_places(settings: ServerSettings) -> None:

@@ -18,6 +18,7 @@ from penstock.config.about import (
     About,
     of_clients,
     of_groups,
+    of_permissions,
     of_topics,
 )
 from penstock.config.place_settings import PlaceSettings
@@ -331,6 +332,39 @@ class ServerSettings(PlaceSettings, frozen=True, kw_only=True, forbid_unknown_fi
             kafka="offset.metadata.max.bytes",
         ),
     ] = 4096
+
+    authorizer: Annotated[
+        Literal["", "acl"],
+        of_permissions(
+            "`acl`: access rules say what each client may do (docs/acls.md). Empty: every client "
+            "may do everything.",
+            kafka="authorizer.class.name",
+        ),
+    ] = ""
+    super_users: Annotated[
+        str,
+        of_permissions(
+            "Principals that may do everything, whatever the rules say: `User:NAME`, several "
+            "separated by semicolons.",
+            kafka="super.users",
+        ),
+    ] = ""
+    allow_everyone_if_no_acl_found: Annotated[
+        bool,
+        of_permissions(
+            "Allow everyone what no access rule is about.",
+            kafka="allow.everyone.if.no.acl.found",
+        ),
+    ] = False
+    authorizer_stale_max_ms: Annotated[
+        int,
+        of_permissions(
+            "An agent of a cluster that has not confirmed the journal's head for this time may not "
+            "know that a rule was taken back: it refuses what rules allow, with errors that "
+            "clients try again. Super users are served.",
+            1_000,
+        ),
+    ] = 10_000
 
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],

@@ -52,6 +52,7 @@ _ECHOES: Final = {
 }
 """Bytes of the answer for each of the request, where items are answered by numbers."""
 _MESSAGES: Final = {
+    "create_acls": ("creations",),
     "create_topics": ("topics",),
     "create_partitions": ("topics",),
     "delete_topics": ("topics", "topic_names"),

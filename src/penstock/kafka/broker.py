@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock.kafka.access import Authority
 from penstock.kafka.auto_creation import AutoCreation
 from penstock.kafka.fetch_sessions import FetchSessions
 from penstock.kafka.instruments import Instruments, NoInstruments
@@ -60,6 +61,8 @@ class Broker:
     so that it is never behind."""
     cluster: Nodes | None = None
     """The cluster's agents; None: this server stands alone."""
+    authority: Authority | None = field(init=False)
+    """The authorizer; None: everything is allowed."""
     fetch_sessions: FetchSessions = field(init=False)
     auto_creation: AutoCreation = field(init=False)
     """How many topics requests for metadata may create."""
@@ -72,6 +75,10 @@ class Broker:
 
     def __post_init__(self) -> None:
         self.nodes = self.cluster or OneNode(self.node_id, self._itself)
+        acls = self.settings.acls
+        self.authority = (
+            None if acls is None else Authority(self.view, acls, self.clock, self.heads)
+        )
         self.fetch_sessions = FetchSessions(self.settings.fetch_sessions_max)
         self.auto_creation = AutoCreation(self.settings.auto_create_topics_per_s)
         self.creations = Creations(self.view, self.settings)

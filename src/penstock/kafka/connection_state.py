@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
+from penstock.kafka.access import Access
 from penstock.kafka.alarm import Alarm
 
 if TYPE_CHECKING:
@@ -62,9 +63,10 @@ class ReplySink(Protocol):
 class ConnectionState:
     """The state that a connection keeps from request to request.
 
-    `last_fetch`, `last_produce`, `produces`, `fetch_alarm` and `principal` belong to the handlers
-    that use them; the connection itself never looks at them. `items` are the topics and partitions
-    of Produces that have begun and aren't answered; one whose number isn't known counts 500.
+    `last_fetch`, `last_produce`, `produces`, `fetch_alarm`, `principal` and `access` belong to the
+    handlers that use them; the connection itself never looks at them. `items` are the topics and
+    partitions of Produces that have begun and aren't answered; one whose number isn't known counts
+    500.
     `seen_position`: the position of the journal that this agent had applied when it accepted the
     connection, or that what came by it since shows its client to have heard of.
     """
@@ -72,6 +74,7 @@ class ConnectionState:
     __slots__ = (
         "_ends",
         "_sink",
+        "access",
         "fetch_alarm",
         "id",
         "items",
@@ -93,6 +96,7 @@ class ConnectionState:
         self.produces: deque[Unhanded] = deque()
         self.items = 0
         self.principal: str = "User:ANONYMOUS"
+        self.access: Access | None = None
         self._sink = sink
         self._ends: dict[str, Callable[[ConnectionState], None]] = {}
 

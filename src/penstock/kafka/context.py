@@ -3,6 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
+from penstock.kafka.access import OPEN, Access
 from penstock.kafka.connection_state import ConnectionState
 from penstock.kafka.replies import SMALL_ANSWER_BYTES
 
@@ -44,6 +45,19 @@ class RequestContext:
         self.connection = connection
         self.reserved_bytes = 0
         """The bytes that were reserved last."""
+
+    @property
+    def access(self) -> Access:
+        """Return what says what the client may do."""
+        authority = self.broker.authority
+        if authority is None:
+            return OPEN
+        connection = self.connection
+        known = connection.access
+        if known is None or known.principal != connection.principal:
+            known = Access(authority, connection.principal, self.client_host)
+            connection.access = known
+        return known
 
     def reserve_answer(self, byte_count: int) -> "asyncio.Future[None] | None":
         """Reserve the answer's bytes by `ReplySink.reserve_answer`, unless the answer is small.

@@ -3,18 +3,25 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from types import ModuleType
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 
 from penstock.groups.errors import GroupError
 from penstock.groups.ownership import told
 from penstock.kafka import confirmed as fresh
+from penstock.kafka.access import UNKNOWN_OPERATIONS
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
+from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.encode import Entity
 from penstock.model.errors import PenstockError
+from penstock.security.acl import Operation, ResourceType
 
 G = TypeVar("G")
+
+HIDDEN_TOPICS: Final = (
+    "The group has described topic(s) that the client is not authorized to describe."
+)
 
 
 class GroupDescriber(ABC, Generic[G]):
@@ -22,14 +29,18 @@ class GroupDescriber(ABC, Generic[G]):
 
     Args:
         types: the classes of the answer's version.
+        shows_operations: whether the answer says what the client may do with each group.
     """
 
     group_bytes: ClassVar[int]
     """The most bytes of a group in the answer, without its texts and members."""
 
-    def __init__(self, context: RequestContext, types: ModuleType) -> None:
+    def __init__(
+        self, context: RequestContext, types: ModuleType, *, shows_operations: bool
+    ) -> None:
         self.context = context
         self.types = types
+        self._shows_operations = shows_operations
 
     @abstractmethod
     def find(self, group_id: str) -> G | None:
@@ -44,12 +55,26 @@ class GroupDescriber(ABC, Generic[G]):
         """Describe a group, and count its members."""
 
     @abstractmethod
-    def absent(self, group_id: str, error: GroupError) -> Entity:
-        """Describe a group of which this agent knows nothing now."""
+    def absent(self, group_id: str, error: GroupError | ErrorCode) -> Entity:
+        """Describe a group of which this agent knows nothing now, or tells nothing."""
 
     @abstractmethod
     def missing(self, group_id: str) -> Entity:
         """Describe a group that `find` didn't find."""
+
+    def operations(self, group_id: str) -> int:
+        """Return what the client may do with a group, if it asked for that."""
+        if not self._shows_operations:
+            return UNKNOWN_OPERATIONS
+        return self.context.access.operations(ResourceType.GROUP, group_id)
+
+    def may_see(self, topic_ids: Iterable[bytes]) -> bool:
+        """Whether the client may describe all topics of a group, whose names are in its answer."""
+        access, view = self.context.access, self.context.broker.view
+        if access.is_unbounded:
+            return True
+        topics = [topic for one in set(topic_ids) if (topic := view.topic_by_id(one)) is not None]
+        return not any(access.topic(Operation.DESCRIBE, topic.name) for topic in topics)
 
     async def answer(
         self, named: Iterable[str], answer: Callable[[tuple[Entity, ...]], Entity]
@@ -67,7 +92,12 @@ class GroupDescriber(ABC, Generic[G]):
         if waiting is not None:
             return waiting
         described = []
+        access = self.context.access
         async for group_id in turns.each(group_ids):
+            refused = access.group(Operation.DESCRIBE, group_id)
+            if refused:
+                described.append(self.absent(group_id, refused))
+                continue
             if not is_known:
                 described.append(self.absent(group_id, GroupError.COORDINATOR_NOT_AVAILABLE))
                 continue

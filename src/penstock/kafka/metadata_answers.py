@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from penstock.kafka.access import UNKNOWN_OPERATIONS
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import CHEAP
@@ -25,13 +26,13 @@ from penstock.kafka.wire.primitives import (
 from penstock.model.steps import Steps
 from penstock.placement.replicas import REPLICAS_MAX, ReplicaIds, in_sync
 from penstock.placement.zones import zone_of
+from penstock.security.acl import ResourceType
 
 if TYPE_CHECKING:
     from penstock.state.read.view import Topic
 
 FLEXIBLE_FROM: Final = 9
 LOOKUP_BY_ID_FROM: Final = 12
-OPERATIONS_UNKNOWN: Final = INT32.pack(-(1 << 31))
 _ROW_BYTES_MAX: Final = 26
 """The bytes of a partition besides the ids of its replicas, in version 8, which takes the most."""
 ANSWER_BYTES: Final = 200
@@ -51,12 +52,19 @@ class TopicAnswer:
     in_sync_min: int = 1
     row_bytes_max: int = 0
     """The most bytes that a partition takes in any version."""
+    operations: int = UNKNOWN_OPERATIONS
+    """The operations that the client may do on the topic, as bits."""
 
 
 class KnownTopics:
-    """Makes the answers of one request about topics that there are."""
+    """Makes the answers of one request about topics that there are.
 
-    def __init__(self, context: RequestContext) -> None:
+    Args:
+        shows_operations: whether the answers say what the client may do with each topic.
+    """
+
+    def __init__(self, context: RequestContext, *, shows_operations: bool = False) -> None:
+        self._access = context.access if shows_operations else None
         self._replicas = replicas_of(context)
         self._view = context.broker.view
 
@@ -65,6 +73,9 @@ class KnownTopics:
         count = self._replicas.count(topic.replication_factor)
         least = in_sync_min(topic, self._view)
         ids = count + max(count, min(least, REPLICAS_MAX))
+        operations = UNKNOWN_OPERATIONS
+        if self._access is not None:
+            operations = self._access.operations(ResourceType.TOPIC, topic.name)
         return TopicAnswer(
             ErrorCode.NONE,
             topic.name,
@@ -73,6 +84,7 @@ class KnownTopics:
             count,
             least,
             _ROW_BYTES_MAX + 4 * ids,
+            operations,
         )
 
 
@@ -91,8 +103,8 @@ class TopicsWriter:
         self._replicas = replicas_of(context)
         self._flexible = version >= FLEXIBLE_FROM
         self._internal = b"\0" if version >= 1 else b""
-        self._tail = OPERATIONS_UNKNOWN if version >= 8 else b""
-        self._tail += NO_TAGS if self._flexible else b""
+        self._tags = NO_TAGS if self._flexible else b""
+        self._tail_bytes = (4 if version >= 8 else 0) + len(self._tags)
 
     def whole(self, answers: Sequence[TopicAnswer]) -> Steps[bytes]:
         """The array of topics."""
@@ -110,7 +122,7 @@ class TopicsWriter:
         """Return the number of bytes of the encoded array of topics."""
         found = len(count_bytes(len(answers), flexible=self._flexible))
         for number, answer in enumerate(answers, 1):
-            found += sum(map(len, self._head(answer))) + len(self._tail)
+            found += sum(map(len, self._head(answer))) + self._tail_bytes
             found += len(count_bytes(answer.partitions, flexible=self._flexible))
             if answer.partitions:
                 found += answer.partitions * row_bytes(self._version, answer)
@@ -153,13 +165,17 @@ class TopicsWriter:
         else:
             rows = self._replicas.of_topic(answer.topic_id, 0, answer.partitions, answer.replicas)
             parts.append(_encode_rows(rows, version, least, epoch))
-        parts.append(self._tail)
+        if version >= 8:
+            parts.append(INT32.pack(answer.operations))
+        parts.append(self._tags)
         return parts
 
 
-def response(context: RequestContext, topics: bytes) -> Reply:
-    """An answer with an array of topics."""
-    head, tail = _around(context)
+def response(
+    context: RequestContext, topics: bytes, *, operations: int = UNKNOWN_OPERATIONS
+) -> Reply:
+    """An answer with an array of topics. `operations`: what the client may do with the cluster."""
+    head, tail = _around(context, operations)
     return [b"".join((head, topics, tail))]
 
 
@@ -169,9 +185,10 @@ def long_response(
     *,
     topic_bytes: int,
     held_bytes: int,
+    operations: int = UNKNOWN_OPERATIONS,
 ) -> PiecedReply:
     """An answer with an array of topics of that length, in pieces."""
-    head, tail = _around(context)
+    head, tail = _around(context, operations)
 
     def pieces() -> Iterator[Piece]:
         yield head, 0
@@ -190,7 +207,7 @@ def slices(data: bytes) -> Iterator[Piece]:
         yield view[start : start + PIECE_BYTES], 1
 
 
-def _around(context: RequestContext) -> tuple[bytes, bytes]:
+def _around(context: RequestContext, operations: int) -> tuple[bytes, bytes]:
     """Encode the fields before the array of topics, and the fields after it."""
     version, broker = context.api_version, context.broker
     flexible = version >= FLEXIBLE_FROM
@@ -214,7 +231,7 @@ def _around(context: RequestContext) -> tuple[bytes, bytes]:
         INT32.pack(controller) if version >= 1 else b"",
     ]
     tail = [
-        OPERATIONS_UNKNOWN if 8 <= version <= 10 else b"",
+        INT32.pack(operations) if 8 <= version <= 10 else b"",
         INT16.pack(0) if version >= 13 else b"",
         tags,
     ]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, refusal_code
+from penstock.security.acl import Operation
 from penstock.state.command import OffsetWrite
 
 if TYPE_CHECKING:
@@ -37,10 +38,17 @@ async def planned_writes(
     turns = context.broker.turns
     async for topic in turns.each(topics):
         known, unknown_topic = _find_topic(context, topic)
+        refused = ErrorCode.NONE
+        if known is not None:
+            refused = context.access.topic(Operation.READ, known.name)
+        elif not hasattr(topic, "topic_id"):
+            refused = context.access.topic(Operation.READ, topic.name)
         partitions: Sequence[_Partition] = topic.partitions
         async for partition in turns.each(partitions):
             metadata = partition.committed_metadata or ""
-            if known is None:
+            if refused:
+                errors.append(refused)
+            elif known is None:
                 errors.append(certainty.no(unknown_topic, away))
             elif not 0 <= partition.partition_index < known.partitions:
                 errors.append(certainty.no(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, away))

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from penstock.kafka.access import AclSettings
+
 MIB = 1 << 20
 
 
@@ -64,5 +66,7 @@ class KafkaSettings:
     """Kafka's transaction.max.timeout.ms: a producer that asks for more is refused."""
     transactional_id_expiration_ms: int = 7 * 86_400_000
     """Kafka's transactional.id.expiration.ms, as DescribeConfigs shows it."""
+    acls: AclSettings | None = None
+    """The authorizer's settings; None: there is no authorizer, everything is allowed."""
     log_dir: str = "penstock"
     """The directory's name in answers of DescribeLogDirs."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from penstock.model.ids import PartitionKey, TopicId, TopicKey
+from penstock.security.acl import AclBinding
 from penstock.state.rows import Agent, LostHistory, Shard
 from penstock.state.state_digest import StateDigest
 
@@ -149,6 +150,14 @@ class DigestTold:
     digest: StateDigest
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclsChanged:
+    """Access rules that weren't there are, or those that were there aren't any more."""
+
+    added: list[AclBinding]
+    removed: list[AclBinding]
+
+
 Change = (
     TopicChanged
     | TopicDeleted
@@ -166,4 +175,5 @@ Change = (
     | HistoryChanged
     | DigestAsked
     | DigestTold
+    | AclsChanged
 )

@@ -1,6 +1,6 @@
 """The commands that the journal orders; what each may answer is in `penstock.state.answers`.
 Those of jobs are in `penstock.state.pipeline_commands`, of transactions in
-`penstock.state.transaction_commands`. Pure.
+`penstock.state.transaction_commands`, of access rules in `penstock.state.acl_commands`. Pure.
 
 On the wire a command is a MessagePack array (docs/formats/journal.md). Fields are only ever added
 at the end, with a default; what a command results in changes only behind a feature level.
@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from penstock.state.acl_commands import CreateAcls, DeleteAcls
 from penstock.state.command import Command, OffsetWrite
 from penstock.state.pipeline_commands import (
     CloseJob,
@@ -558,4 +559,6 @@ AnyCommand = (
     | EndTransaction
     | AbortTransactions
     | ExpireTransactions
+    | CreateAcls
+    | DeleteAcls
 )

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final, Protocol
 
 from penstock.model.errors import RetryableError
-from penstock.state import commands, pipeline_commands, transaction_commands
+from penstock.state import acl_commands, commands, pipeline_commands, transaction_commands
 from penstock.state.changes import AgentChanged, AgentRemoved, Change, LevelChanged
 from penstock.state.commands import (
     BATCH_FIELDS,
@@ -22,6 +22,7 @@ from penstock.state.commands import (
 from penstock.state.pipeline_commands import ReplaceRuns
 from penstock.state.rows import Agent
 from penstock.state.schema import (
+    ACLS_LEVEL,
     CLUSTER_LEVEL,
     FEATURE_LEVEL_MAX,
     INTEGRITY_LEVEL,
@@ -87,6 +88,8 @@ LEVEL_OF: Final[dict[type[AnyCommand], int]] = {
     transaction_commands.EndTransaction: TRANSACTIONS_LEVEL,
     transaction_commands.AbortTransactions: TRANSACTIONS_LEVEL,
     transaction_commands.ExpireTransactions: TRANSACTIONS_LEVEL,
+    acl_commands.CreateAcls: ACLS_LEVEL,
+    acl_commands.DeleteAcls: ACLS_LEVEL,
 }
 """The level that a command's type belongs to. Apply refuses the command below it."""
 

@@ -6,6 +6,7 @@ from typing import Final
 from penstock.replica.database import refuse_older
 from penstock.state.schema import (
     ABORTED,
+    ACLS,
     DIGESTS,
     FORMAT_VERSION,
     GROUP_KIND,
@@ -41,7 +42,8 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
     ),
     # 5 to 6: members of groups. All groups are classic until then.
     5: (f"ALTER TABLE groups ADD COLUMN {GROUP_KIND}", GROUP_MEMBERS),
-    # 6 to 7: transactions, share groups, and how many replicas of a topic clients are shown.
+    # 6 to 7: transactions, share groups, access rules, and how many replicas of a topic clients
+    # are shown.
     6: (
         f"ALTER TABLE topics ADD COLUMN {REPLICATION_FACTOR}",
         MARKERS,
@@ -55,6 +57,7 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
         ABORTED,
         SHARE_PARTITIONS,
         SHARE_TOPICS,
+        ACLS,
     ),
 }
 

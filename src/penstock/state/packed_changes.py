@@ -35,6 +35,7 @@ _KINDS: Final[tuple[type[Change], ...]] = (
     changes.OpenMoved,
     changes.OffsetsSettled,
     changes.MarkersWritten,
+    changes.AclsChanged,
 )
 _NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
 

@@ -11,8 +11,8 @@ OLDEST_VERSION: Final = 4
 """The oldest format version that is opened. Versions 1 to 3 are refused: no release wrote them."""
 FEATURE_LEVEL_MAX: Final = 6
 """The newest semantics of apply that this release knows. 1: the embedded log; 2: the cluster;
-3: the pipeline; 4: integrity; 5: merging, and members of groups; 6: transactions,
-and share groups."""
+3: the pipeline; 4: integrity; 5: merging, and members of groups; 6: transactions, share groups,
+and access rules."""
 CLUSTER_LEVEL: Final = 2
 """From which on the cluster's commands are applied."""
 PIPELINE_LEVEL: Final = 3
@@ -28,6 +28,8 @@ TRANSACTIONS_LEVEL: Final = 6
 """The level from which on there are transactions (docs/formats/journal.md, "Transactions")."""
 SHARES_LEVEL: Final = 6
 """The level from which on there are share groups (docs/formats/journal.md, "Share groups")."""
+ACLS_LEVEL: Final = 6
+"""The level from which on there are access rules (docs/formats/journal.md, "Access rules")."""
 STORED_ENTRIES: Final = 16
 """K: of how many of an agent's last entries the answers are kept. A power of two."""
 
@@ -198,6 +200,19 @@ ABORTED: Final = """CREATE TABLE aborted (
         PRIMARY KEY (partition_key, marker_offset)
     ) STRICT, WITHOUT ROWID"""
 
+ACLS: Final = """CREATE TABLE acls (
+        resource_type INTEGER NOT NULL,
+        name TEXT NOT NULL,
+        pattern_type INTEGER NOT NULL,
+        principal TEXT NOT NULL,
+        host TEXT NOT NULL,
+        operation INTEGER NOT NULL,
+        permission INTEGER NOT NULL,
+        PRIMARY KEY (
+            resource_type, name, pattern_type, principal, host, operation, permission
+        )
+    ) STRICT, WITHOUT ROWID"""
+
 REPLICATION_FACTOR: Final = "replication_factor INTEGER NOT NULL DEFAULT 0"
 """See `penstock.state.commands.CreateTopic`."""
 
@@ -331,4 +346,5 @@ SCHEMA: Final = (
     ABORTED,
     SHARE_PARTITIONS,
     SHARE_TOPICS,
+    ACLS,
 )

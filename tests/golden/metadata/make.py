@@ -19,7 +19,9 @@ sys.path[:0] = [str(REPOSITORY / "src"), str(REPOSITORY / "tests")]
 
 from penstock.records.sums import pack_crcs  # noqa: E402
 from penstock.replica import Replica  # noqa: E402
+from penstock.security.acl import AclBinding  # noqa: E402
 from penstock.segment import job_object_key  # noqa: E402
+from penstock.state.acl_commands import CreateAcls, DeleteAcls  # noqa: E402
 from penstock.state.answers import (  # noqa: E402
     AnyAnswer,
     BatchStatus,
@@ -177,6 +179,7 @@ def fill_cluster(path: Path, embedded_agent: int) -> None:
     fill_members(append)
     fill_transactions(append)
     fill_shares(append)
+    fill_acls(append)
     replica.close()
 
 
@@ -310,6 +313,14 @@ def fill_transactions(append: Callable[..., list[AnyAnswer]]) -> None:
         )
         (answer,) = append(1001, end)
         assert answer.epoch == 1, answer
+
+
+def fill_acls(append: Callable[..., list[AnyAnswer]]) -> None:
+    """Two access rules, of which one is taken back."""
+    kept = AclBinding(2, "flights", 3, "User:alice", "*", 3, 3)
+    gone = AclBinding(3, "read", 4, "User:*", "10.0.0.0/8", 3, 2)
+    assert append(1001, CreateAcls(bindings=[kept, gone])) == [Done()]
+    assert append(1002, DeleteAcls(bindings=[gone])) == [Done()]
 
 
 def main() -> None:

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from penstock.model.ids import PartitionKey
 from penstock.records.sums import pack_crcs
+from penstock.security.acl import AclBinding
+from penstock.state.acl_commands import CreateAcls, DeleteAcls
 from penstock.state.answers import AnyAnswer, Refused, Relayed
 from penstock.state.command import OffsetWrite
 from penstock.state.commands import (
@@ -49,6 +51,19 @@ ids = st.sampled_from(IDS)
 
 # Few places, so that commands meet: two partitions that exist from the start, rarely others.
 keys = st.sampled_from([1 << 20, 1 << 20, 1 << 20, 1 << 20, 2 << 20, 2 << 20, 1 << 20 | 1, 3 << 20])
+rules = st.lists(
+    st.builds(
+        AclBinding,
+        resource_type=st.sampled_from([2, 2, 2, 0]),
+        name=st.sampled_from(["t", "*"]),
+        pattern_type=st.sampled_from([3, 4]),
+        principal=st.sampled_from(["User:a", "User:*"]),
+        host=st.just("*"),
+        operation=st.just(3),
+        permission=st.sampled_from([2, 3]),
+    ),
+    max_size=3,
+)
 configs = st.dictionaries(st.sampled_from("abc"), st.sampled_from("xyz"), max_size=2)
 
 
@@ -117,6 +132,8 @@ simple = st.one_of(
     st.builds(CreatePartitions, topic_id=ids, partitions=st.integers(1, 4)),
     st.builds(AlterTopicConfigs, topic_id=ids, set=configs, unset=st.lists(st.sampled_from("abc"))),
     st.builds(AlterClusterConfigs, set=configs, unset=st.lists(st.sampled_from("abc"))),
+    st.builds(CreateAcls, bindings=rules),
+    st.builds(DeleteAcls, bindings=rules),
     st.builds(AllocateProducerIds, count=st.integers(1, 1000)),
     st.builds(
         TrimLog,
@@ -278,6 +295,8 @@ def assert_equal_to_twin(queries: Queries, view: StateView, twin: Twin) -> None:
         topic_id: topic.replication_factor for topic_id, topic in twin.topics.items()
     }
     assert queries.cluster_configs() == twin.cluster_configs == view.cluster_configs
+    assert queries.acls() == sorted(twin.acls)
+    assert set(view.acls.bindings()) == twin.acls
     assert queries.last_wal_generation() == twin.last_generation
     assert [key for key, _, _ in queries.heads()] == sorted(twin.partitions)
     sizes = queries.partition_bytes(None)

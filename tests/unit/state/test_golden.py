@@ -13,6 +13,7 @@ from penstock.order.outcome import Standing
 from penstock.records.sums import batch_sum, partition_seed
 from penstock.replica import Replica, canonical_dump
 from penstock.replica.snapshot import write_snapshot
+from penstock.security.acl import AclBinding
 from penstock.state.answers import BatchStatus, RunsCommitted
 from penstock.state.apply.machine import EntryOutcome, LogMachine
 from penstock.state.leader_epochs import begin_leader_epoch
@@ -284,6 +285,7 @@ def test_the_transactions_of_version_7(tmp_path: Path) -> None:
     path = shutil.copyfile(GOLDEN / "format-7.sqlite", tmp_path / "metadata.sqlite")
     key = PartitionKey(KEY + 2)
     with closing(Queries(path)) as queries:
+        assert queries.acls() == [AclBinding(2, "flights", 3, "User:alice", "*", 3, 3)]
         first, second, third = queries.transactions_page(-1, limit=9)
         assert [row.state for row in (first, second, third)] == [
             TransactionState.COMMITTED,

@@ -7,6 +7,8 @@ one's cleverness is in it. It decides; the test compares answers and what querie
 from dataclasses import dataclass, field
 
 from penstock.records.sums import batch_sum, partition_seed
+from penstock.security.acl import AclBinding
+from penstock.state.acl_commands import CreateAcls, DeleteAcls
 from penstock.state.answers import (
     AnyAnswer,
     BatchStatus,
@@ -102,6 +104,7 @@ class Twin:
         self.shares: dict[str, dict[tuple[bytes, int], tuple[int, bytes]]] = {}
         self.offsets: dict[str, dict[tuple[bytes, int], tuple[int, int, str, int]]] = {}
         self.cluster_configs: dict[str, str] = {}
+        self.acls: set[AclBinding] = set()
         self.next_topic_key = 1
         self.next_producer_id = 0
         self.last_generation = 0
@@ -166,6 +169,16 @@ class Twin:
                 self.cluster_configs = {**self.cluster_configs, **command.set}
                 for name in command.unset:
                     self.cluster_configs.pop(name, None)
+                return Done()
+            case CreateAcls() | DeleteAcls() if self.level < 6:
+                return Refused(Refusal.LEVEL_NOT_ON)
+            case CreateAcls():
+                if any(binding.resource_type == 0 for binding in command.bindings):
+                    return Refused(Refusal.MALFORMED)
+                self.acls.update(command.bindings)
+                return Done()
+            case DeleteAcls():
+                self.acls.difference_update(command.bindings)
                 return Done()
             case AllocateProducerIds():
                 first = self.next_producer_id

@@ -102,7 +102,8 @@ class AckBatch(NamedTuple):
 class AckFault(NamedTuple):
     """The reason to refuse acknowledgements, all of a partition's together."""
 
-    error: GroupError
+    error: enum.IntEnum
+    """A number of Kafka's."""
     message: str
 
 

@@ -7,6 +7,7 @@ from penstock.kafka import confirmed as fresh
 from penstock.kafka.admin.commit import commit
 from penstock.kafka.admin.resources import (
     ResourceType,
+    check_access,
     check_broker_name,
     check_configs,
     replacement,
@@ -17,6 +18,7 @@ from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import ItemError, Outcome, duplicates
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.encode import EncodedParts, Entity
+from penstock.security.acl import Operation
 from penstock.state.commands import AlterClusterConfigs, AlterTopicConfigs, AnyCommand
 
 if TYPE_CHECKING:
@@ -94,6 +96,12 @@ async def _outcomes(
             try:
                 if (resource.resource_type, resource.resource_name) in twice:
                     raise ItemError(ErrorCode.INVALID_REQUEST, "a resource is named twice")
+                check_access(
+                    context.access,
+                    Operation.ALTER_CONFIGS,
+                    resource.resource_type,
+                    resource.resource_name,
+                )
                 plans.append(_command(context, resource, new_configs, certainty) or Outcome())
             except ItemError as error:
                 plans.append(error.outcome)

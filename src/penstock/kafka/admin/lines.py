@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from penstock.security.acl import AclBinding, Operation, PatternType, Permission, ResourceType
+from penstock.state.acl_commands import CreateAcls, DeleteAcls
 from penstock.state.commands import (
     AlterClusterConfigs,
     AlterTopicConfigs,
@@ -72,7 +74,22 @@ def describe(view: "StateView", command: AnyCommand) -> str:
         own = {} if topic is None else topic.configs
         name = "?" if topic is None else topic.name
         return f"changed configs of topic {name}: {_changed(own, command.set, command.unset)}"
+    if isinstance(command, (CreateAcls, DeleteAcls)):
+        done = "created" if isinstance(command, CreateAcls) else "deleted"
+        shown = "; ".join(describe_acl(one) for one in command.bindings[:SHOWN_MAX])
+        return f"{done} {len(command.bindings)} access rules: {shown}"
     return f"committed {type(command).__name__}"
+
+
+def describe_acl(binding: AclBinding) -> str:
+    """Say what an access rule is."""
+    verb = "may" if binding.permission == Permission.ALLOW else "must not"
+    pattern = "" if binding.pattern_type == PatternType.LITERAL else " prefixed"
+    return (
+        f"{binding.principal!r} from {binding.host!r} {verb}"
+        f" {Operation(binding.operation).name} {ResourceType(binding.resource_type).name}"
+        f"{pattern} {binding.name!r}"
+    )
 
 
 def _changed(before: Mapping[str, str], new: Mapping[str, str], unset: Iterable[str]) -> str:

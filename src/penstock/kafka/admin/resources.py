@@ -9,6 +9,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from penstock.kafka.access import Access, refusal_text
 from penstock.kafka.broker import Broker
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import ItemError
@@ -25,6 +26,7 @@ from penstock.model.topic_configs import (
     validate_cluster,
 )
 from penstock.model.topic_names import name_problem
+from penstock.security import acl
 
 
 class ResourceType(enum.IntEnum):
@@ -75,6 +77,26 @@ class ConfigEntry:
     documentation: str
     read_only: bool = False
     synonyms: tuple[Synonym, ...] = ()
+
+
+# -- access ------------------------------------------------------------------------------------
+
+
+def check_access(access: Access, operation: acl.Operation, kind: int, name: str) -> None:
+    """Check that a client may describe or alter the configs of a resource.
+
+    Raises:
+        ItemError: it may not.
+    """
+    error = ErrorCode.NONE
+    if kind == ResourceType.TOPIC:
+        error = access.topic(operation, name)
+    elif kind == ResourceType.GROUP:
+        error = access.group(operation, name)
+    elif kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER, ResourceType.CLIENT_METRICS):
+        error = access.cluster(operation)
+    if error:
+        raise ItemError(error, refusal_text(error))
 
 
 # -- reading -----------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.kafka import confirmed as fresh
-from penstock.kafka.fetch.targets import find_targets
 from penstock.kafka.fetch.work import LOADS_MAX, RESPONSE_BYTES_MAX, FetchWork
 from penstock.kafka.fetch_sessions import FetchSession
 from penstock.kafka.replies import Reply, ReplyFuture
@@ -166,12 +165,7 @@ class LongFetch(FetchWork):
         length, failed = 0, False
         missing: asyncio.Task[None] | None = None
         for start in range(0, len(wanted), FOUND_AT_ONCE):
-            targets = find_targets(
-                wanted[start : start + FOUND_AT_ONCE],
-                self._view,
-                self._certainty,
-                version=self._version,
-            )
+            targets = self._find(wanted[start : start + FOUND_AT_ONCE])
             touched = len(self._touched)
             length, missing, is_bad = self._collect_from(targets, length, missing)
             failed = failed or is_bad
@@ -216,12 +210,7 @@ class LongFetch(FetchWork):
         """Let commits to any of the partitions set `news`."""
         turns, wanted = self._context.broker.turns, self._wanted
         for start in range(0, len(wanted), FOUND_AT_ONCE):
-            targets = find_targets(
-                wanted[start : start + FOUND_AT_ONCE],
-                self._view,
-                self._certainty,
-                version=self._version,
-            )
+            targets = self._find(wanted[start : start + FOUND_AT_ONCE])
             keys = [target.key for target in targets if target.head is not None]
             waiters.append(Waiter(keys, news.set))
             self._log.waiters.add(waiters[-1])

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from penstock.kafka.access import Access
 from penstock.kafka.confirmed import Certainty
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.partitions import NO_LEADER_EPOCH, leader_epoch_error
@@ -11,6 +12,7 @@ from penstock.kafka.wire.fetch_repeat import KnownFetch
 from penstock.log.fetch.waiters import Waiter
 from penstock.model.ids import PartitionKey, partition_key
 from penstock.model.topic_configs import TOPIC_CONFIGS, effective
+from penstock.security.acl import Operation
 from penstock.state.read.view import Head, StateView, Topic
 
 _NO_PARTITION: Final = PartitionKey(-1)
@@ -69,27 +71,34 @@ def find_targets(
     certainty: Certainty,
     *,
     version: int,
+    access: Access | None,
 ) -> list[Target]:
     """Find each wanted partition. This is done once per version of the topics, since most fetches
     of many partitions find nothing new in nearly all of them.
 
     Args:
         version: of the request.
+        access: what the client may do; None: everything.
     """
     targets = []
     known_epochs = (view.leader_epoch, NO_LEADER_EPOCH)
     named: str | bytes | None = None
     topic: Topic | None = None
     unreadable = False
+    refused = ErrorCode.NONE
     for wanted in wanted_partitions:
         if wanted.topic is not named:
             named = wanted.topic
             topic = view.topic_by_id(named) if isinstance(named, bytes) else view.topic(named)
             unreadable = version < ZSTD_FROM and topic is not None and _has_zstd(topic, view)
+            if access is not None:
+                refused = _refusal(access, named, topic)
         data = PartitionData(wanted.topic, wanted.partition, 0)
         head = None
         key = _NO_PARTITION
-        if topic is None:
+        if refused:
+            data.error_code = refused
+        elif topic is None:
             data.error_code = certainty.no(
                 ErrorCode.UNKNOWN_TOPIC_ID
                 if isinstance(named, bytes)
@@ -114,6 +123,12 @@ def find_targets(
             )
         targets.append(Target(key, head, data, wanted))
     return targets
+
+
+def _refusal(access: Access, named: str | bytes, topic: Topic | None) -> ErrorCode:
+    """The error of a client that may not read a topic. An id that no topic has is open to all."""
+    name = named if topic is None else topic.name
+    return ErrorCode.NONE if isinstance(name, bytes) else access.topic(Operation.READ, name)
 
 
 def _has_zstd(topic: Topic, view: StateView) -> bool:

@@ -72,6 +72,8 @@ class FetchWork:
         self._view = broker.view
         self._log = broker.log
         self._connection = context.connection
+        self._authority = broker.authority
+        self._access = None if broker.authority is None else context.access
         self._certainty = fresh.first(context)
         self._touched: list[Target] = []
         """The targets whose data holds something found for this request."""
@@ -111,6 +113,18 @@ class FetchWork:
             if session_id not in sessions:
                 return session_id
 
+    def _now(self) -> int:
+        """A number that is another one once partitions may be elsewhere, or not the client's to
+        read any more."""
+        authority = self._authority
+        return self._view.generation if authority is None else authority.generation()
+
+    def _find(self, wanted: Sequence[FetchPartition]) -> list[Target]:
+        """Find partitions as of now."""
+        return find_targets(
+            wanted, self._view, self._certainty, version=self._version, access=self._access
+        )
+
     # -- in a cluster ---------------------------------------------------------------------------
 
     def _must_confirm(self) -> bool:
@@ -133,11 +147,13 @@ class FetchWork:
         """Partitions, each with the agent that the client should ask for it, if Metadata shows it
         that agent as a replica."""
         view, replicas = self._view, replicas_of(self._context)
-        targets = find_targets(wanted, view, self._certainty, version=self._version)
+        targets = self._find(wanted)
         for target in targets:
             data = target.data
             name = data.topic
             topic = view.topic_by_id(name) if isinstance(name, bytes) else view.topic(name)
+            if data.error_code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                continue
             if target.head is None or topic is None:
                 # The agent that it is sent to with the others will know.
                 data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER

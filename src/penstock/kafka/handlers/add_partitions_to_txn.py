@@ -1,14 +1,15 @@
 """AddPartitionsToTxn 0 to 5: put partitions into a transaction, before its records (KIP-98).
 
 Versions 0 to 3 are clients'. From version 4 on a request is of Kafka's brokers among themselves,
-about several transactions (KIP-890): they ask whether partitions are in one, or add them. Any
-client may send it here, as to a Kafka without an authorizer.
+about several transactions (KIP-890): they ask whether partitions are in one, or add them. They
+need CLUSTER_ACTION on the cluster, and no permission for what they name, as in Kafka.
 """
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.kafka import confirmed as fresh
+from penstock.kafka.access import OPEN, Access
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
@@ -17,6 +18,7 @@ from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.encode import EncodedParts
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.ids import PartitionKey, partition_key
+from penstock.security.acl import Operation
 from penstock.state.answers import Refusal, Refused
 from penstock.state.transaction_commands import AddToTransaction
 
@@ -45,9 +47,17 @@ async def handle(
             transactional_id=request.v3_and_below_transactional_id,
             producer=(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch),
             verifies=False,
+            access=context.access,
         )
         return build(types.AddPartitionsToTxnResponse, results_by_topic_v3_and_below=topics)
     results = ArrayWriter(types.AddPartitionsToTxnResult)
+    refused = context.access.cluster(Operation.CLUSTER_ACTION)
+    if refused:
+        return build(
+            types.AddPartitionsToTxnResponse,
+            error_code=refused,
+            results_by_transaction=results.encoded(),
+        )
     async for one in context.broker.turns.each(request.transactions):
         topics = await _answer(
             context,
@@ -56,6 +66,7 @@ async def handle(
             transactional_id=one.transactional_id,
             producer=(one.producer_id, one.producer_epoch),
             verifies=one.verify_only,
+            access=OPEN,
         )
         results.add(transactional_id=one.transactional_id, topic_results=topics)
     return build(
@@ -73,17 +84,33 @@ async def _answer(
     transactional_id: str,
     producer: tuple[int, int],
     verifies: bool,
+    access: Access,
 ) -> EncodedParts:
-    """The results of one transaction's topics."""
+    """The results of one transaction's topics.
+
+    Args:
+        access: must allow what is named.
+    """
 
     async def look(certainty: fresh.Certainty) -> list[PartitionKey | ErrorCode]:
-        return await _find(context, topics, certainty)
+        return await _find(context, topics, certainty, access)
 
+    refused = access.transaction(Operation.WRITE, transactional_id)
+    errors: list[ErrorCode]
+    if refused:
+        errors = [refused] * sum(len(topic.partitions) for topic in topics)
+        return await _results(context, types, topics, errors)
     found = await fresh.settled(context, look)
     if verifies:
         errors = await _verify(context, found, transactional_id, producer)
     else:
         errors = await _add(context, found, transactional_id, producer)
+    return await _results(context, types, topics, errors)
+
+
+async def _results(
+    context: RequestContext, types: "ModuleType", topics: "_Topics", errors: list[ErrorCode]
+) -> EncodedParts:
     left = iter(errors)
     turns = context.broker.turns
     results = ArrayWriter(types.AddPartitionsToTxnTopicResult)
@@ -96,15 +123,19 @@ async def _answer(
 
 
 async def _find(
-    context: RequestContext, topics: "_Topics", certainty: fresh.Certainty
+    context: RequestContext, topics: "_Topics", certainty: fresh.Certainty, access: Access
 ) -> list[PartitionKey | ErrorCode]:
-    """The partitions' keys, in the request's order, or errors of those that don't exist."""
+    """The partitions' keys, in the request's order, or errors of those that don't exist or aren't
+    the client's to write to."""
     view, turns = context.broker.view, context.broker.turns
     found: list[PartitionKey | ErrorCode] = []
     async for topic in turns.each(topics):
+        refused = access.topic(Operation.WRITE, topic.name)
         known = view.topic(topic.name)
         async for number in turns.each(topic.partitions):
-            if known is None or not 0 <= number < known.partitions:
+            if refused:
+                found.append(refused)
+            elif known is None or not 0 <= number < known.partitions:
                 # Clients ask again at either.
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 found.append(certainty.no(code, ErrorCode.COORDINATOR_NOT_AVAILABLE))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.groups.errors import GroupError
 from penstock.groups.share.messages import Place
 from penstock.kafka import confirmed as fresh
+from penstock.kafka.access import refusal_text
 from penstock.kafka.admin.lines import note_changes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
@@ -14,6 +15,7 @@ from penstock.kafka.long_answer import Answer
 from penstock.kafka.share.places import head_of
 from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.schema import build, response_types
+from penstock.security.acl import Operation
 
 if TYPE_CHECKING:
     from kio.schema.alter_share_group_offsets.v0.request import AlterShareGroupOffsetsRequest
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 async def handle(context: RequestContext, request: "AlterShareGroupOffsetsRequest") -> Answer:
     """Alter all that is there, in one save."""
     types = response_types("alter_share_group_offsets", context.api_version)
+    refused = context.access.group(Operation.READ, request.group_id)
+    if refused:
+        return _refusal(context, refused, refusal_text(refused))
     await fresh.confirm(context)
     group = context.broker.groups.shares.open(request.group_id)
     if isinstance(group, GroupError):
@@ -33,12 +38,13 @@ async def handle(context: RequestContext, request: "AlterShareGroupOffsetsReques
     starts: dict[Place, int] = {}
     topics = []
     for topic in request.topics:
-        known = view.topic(topic.topic_name)
+        hidden = context.access.topic(Operation.READ, topic.topic_name)
+        known = None if hidden else view.topic(topic.topic_name)
         topic_id = bytes(16) if known is None else bytes(known.topic_id)
         partitions = []
         for partition in topic.partitions:
             place = (topic_id, partition.partition_index)
-            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            error = hidden or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if head_of(view, place) is not None:
                 error = ErrorCode.NONE
                 starts[place] = max(0, partition.start_offset)
@@ -67,7 +73,9 @@ async def handle(context: RequestContext, request: "AlterShareGroupOffsetsReques
     )
 
 
-def _refusal(context: RequestContext, error: GroupError, message: str | None = None) -> Entity:
+def _refusal(
+    context: RequestContext, error: GroupError | ErrorCode, message: str | None = None
+) -> Entity:
     types = response_types("alter_share_group_offsets", context.api_version)
     return build(
         types.AlterShareGroupOffsetsResponse,

@@ -12,9 +12,11 @@ from penstock.groups.consumer.machine import ConsumerGroup
 from penstock.groups.consumer.member import ConsumerMember
 from penstock.groups.consumer.partitions import Partitions
 from penstock.groups.errors import GroupError
+from penstock.kafka.access import UNKNOWN_OPERATIONS
 from penstock.kafka.answer_bounds import text_bytes
 from penstock.kafka.context import RequestContext
-from penstock.kafka.group_descriptions import GroupDescriber
+from penstock.kafka.errors import ErrorCode
+from penstock.kafka.group_descriptions import HIDDEN_TOPICS, GroupDescriber
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.arrays import MadeItems
 from penstock.kafka.wire.encode import Entity
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 API_KEY: Final = 69
 VERSIONS: Final = (0, 1)
 
-OPERATIONS_UNKNOWN: Final = -(1 << 31)
 CONSUMER_MEMBER: Final = 1
 GROUP_BYTES: Final = 120
 MEMBER_BYTES: Final = 40
@@ -38,7 +39,8 @@ PARTITION_BYTES: Final = 4
 async def handle(context: RequestContext, request: "ConsumerGroupDescribeRequest") -> Answer:
     """Describe each group by itself."""
     types = response_types("consumer_group_describe", context.api_version)
-    return await _Describer(context, types).answer(
+    describer = _Describer(context, types, shows_operations=request.include_authorized_operations)
+    return await describer.answer(
         request.group_ids, lambda groups: build(types.ConsumerGroupDescribeResponse, groups=groups)
     )
 
@@ -65,16 +67,21 @@ class _Describer(GroupDescriber[ConsumerGroup]):
 
     def described(self, group: ConsumerGroup) -> tuple[Entity, int]:
         members = tuple(group.members[member_id] for member_id in sorted(group.members))
+        error: GroupError | ErrorCode = GroupError.NONE
+        named = (each for member in members for each in (member.assigned, member.target))
+        if not self.may_see(topic_id for topic_ids in named for topic_id in topic_ids):
+            error, members = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ()
         described = build(
             self.types.DescribedGroup,
-            error_code=GroupError.NONE,
+            error_code=error,
+            error_message=HIDDEN_TOPICS if error else None,
             group_id=group.group_id,
             group_state=group.state.value,
             group_epoch=group.epoch,
             assignment_epoch=group.target_epoch,
             assignor_name=group.assignor,
             members=MadeItems(members, self._member),
-            authorized_operations=OPERATIONS_UNKNOWN,
+            authorized_operations=self.operations(group.group_id),
         )
         return described, len(members)
 
@@ -82,7 +89,9 @@ class _Describer(GroupDescriber[ConsumerGroup]):
         message = f"Group {group_id} is not a consumer group."
         return self.absent(group_id, GroupError.GROUP_ID_NOT_FOUND, message)
 
-    def absent(self, group_id: str, error: GroupError, message: str | None = None) -> Entity:
+    def absent(
+        self, group_id: str, error: GroupError | ErrorCode, message: str | None = None
+    ) -> Entity:
         return build(
             self.types.DescribedGroup,
             error_code=error,
@@ -93,7 +102,7 @@ class _Describer(GroupDescriber[ConsumerGroup]):
             assignment_epoch=0,
             assignor_name="",
             members=(),
-            authorized_operations=OPERATIONS_UNKNOWN,
+            authorized_operations=UNKNOWN_OPERATIONS,
         )
 
     def _member(self, member: ConsumerMember) -> Entity:

@@ -16,6 +16,7 @@ from penstock.groups.consumer.partitions import Partitions
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
+from penstock.kafka.group_permissions import member_refusal
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import InvalidRequestError
@@ -41,6 +42,16 @@ deleted just now. Each costs time and memory before its group sees it."""
 async def handle(context: RequestContext, request: "ConsumerGroupHeartbeatRequest") -> Answer:
     """Answer with the member's epoch, and with its partitions where they are others."""
     groups = context.broker.groups
+    types = response_types("consumer_group_heartbeat", context.api_version)
+    refused = await member_refusal(context, request.group_id, request.subscribed_topic_names)
+    if refused:
+        return build(
+            types.ConsumerGroupHeartbeatResponse,
+            error_code=refused,
+            member_epoch=0,
+            heartbeat_interval=timedelta(0),
+            assignment=None,
+        )
     member_id = request.member_id
     joins_without = not member_id and request.member_epoch == JOINING_EPOCH
     if joins_without and context.api_version < CLIENT_MAKES_ID_FROM:
@@ -64,7 +75,6 @@ async def handle(context: RequestContext, request: "ConsumerGroupHeartbeatReques
     if error:
         error = await fresh.group_error(context, request.group_id, error)
     await context.wait_for_room(_bound(reply))
-    types = response_types("consumer_group_heartbeat", context.api_version)
     assignment = None
     if reply.assigned is not None:
         assignment = types.Assignment(

@@ -5,6 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.kafka import confirmed as fresh
+from penstock.kafka.access import refusal_text
 from penstock.kafka.admin.commit import commit
 from penstock.kafka.admin.resources import unknown_topic
 from penstock.kafka.admin.topic_plan import added_partitions
@@ -15,6 +16,7 @@ from penstock.kafka.outcomes import ItemError, Outcome, duplicates
 from penstock.kafka.topic_room import TopicRoom
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
+from penstock.security.acl import Operation
 from penstock.state.commands import CreatePartitions
 
 if TYPE_CHECKING:
@@ -76,6 +78,9 @@ def _plan(
     certainty: fresh.Certainty,
 ) -> CreatePartitions:
     broker = context.broker
+    refused = context.access.topic(Operation.ALTER, topic.name)
+    if refused:
+        raise ItemError(refused, refusal_text(refused))
     known = broker.view.topic(topic.name)
     if known is None:
         raise certainty.refusal(unknown_topic(topic.name))

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from penstock.kafka import confirmed as fresh
+from penstock.kafka.access import refusal_text
 from penstock.kafka.admin.commit import commit
 from penstock.kafka.admin.resources import topic_entries
 from penstock.kafka.admin.topic_plan import (
@@ -31,6 +32,7 @@ from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.encode import EncodedParts, Entity
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.topic_names import folded
+from penstock.security.acl import Operation
 from penstock.state.commands import CreateTopic
 from penstock.state.schema import TRANSACTIONS_LEVEL
 
@@ -78,6 +80,8 @@ async def _plan_all(
     plans: list[CreateTopic | Outcome] = []
     node_ids = {node.node_id for node in context.broker.nodes.all()}
     others: dict[str, str] = {}
+    # Who may create topics in the cluster needs no permission for each.
+    create_error = context.access.cluster(Operation.CREATE)
     room = TopicRoom(context.broker.view, context.broker.settings)
     try:
         await _check_request(context, request)
@@ -87,6 +91,9 @@ async def _plan_all(
         try:
             if topic.name in twice:
                 raise ItemError(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
+            refused = create_error and context.access.topic(Operation.CREATE, topic.name)
+            if refused:
+                raise ItemError(refused, refusal_text(refused))
             plans.append(_plan(context, topic, others, room, node_ids, certainty))
             others.setdefault(folded(topic.name) or "", topic.name)
         except ItemError as error:
@@ -183,7 +190,8 @@ def _result(
             configs=(),
         )
     configs: tuple[Entity, ...] | EncodedParts = ()
-    if context.api_version >= 5:
+    hidden = context.access.topic(Operation.DESCRIBE_CONFIGS, name)
+    if context.api_version >= 5 and not hidden:
         own = tuple(plan.configs.items())
         if own not in shown:
             entries = topic_entries(plan.configs, context.broker.view.cluster_configs)
@@ -205,7 +213,8 @@ def _result(
         topic_id=None if validated_only else uuid.UUID(bytes=plan.topic_id),
         error_code=ErrorCode.NONE,
         error_message=None,
-        num_partitions=plan.partitions,
-        replication_factor=replicas_of(context).count(plan.replication_factor),
+        num_partitions=-1 if hidden else plan.partitions,
+        replication_factor=(-1 if hidden else replicas_of(context).count(plan.replication_factor)),
+        topic_config_error_code=hidden,
         configs=configs,
     )

@@ -20,6 +20,7 @@ from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey
 from penstock.model.topic_configs import topic_settings
+from penstock.security.acl import Operation
 
 if TYPE_CHECKING:
     from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest
@@ -101,6 +102,9 @@ def _check(
     certainty: fresh.Certainty,
 ) -> PartitionKey | ErrorCode:
     view = context.broker.view
+    denied = context.access.topic(Operation.DELETE, topic_name)
+    if denied:
+        return denied
     key = find_partition(view, topic_name, partition.partition_index)
     if key is None:
         return certainty.no(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)

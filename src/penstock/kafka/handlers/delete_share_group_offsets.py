@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from penstock.groups.errors import GroupError
 from penstock.groups.share.messages import Place
 from penstock.kafka import confirmed as fresh
+from penstock.kafka.access import refusal_text
 from penstock.kafka.admin.lines import note_changes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.schema import build, response_types
+from penstock.security.acl import Operation
 
 if TYPE_CHECKING:
     from kio.schema.delete_share_group_offsets.v0.request import DeleteShareGroupOffsetsRequest
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 async def handle(context: RequestContext, request: "DeleteShareGroupOffsetsRequest") -> Answer:
     """Forget all partitions of the topics, in one save."""
     types = response_types("delete_share_group_offsets", context.api_version)
+    refused = context.access.group(Operation.DELETE, request.group_id)
+    if refused:
+        return _refusal(context, refused, refusal_text(refused))
     await fresh.confirm(context)
     group = context.broker.groups.shares.open(request.group_id)
     if isinstance(group, GroupError):
@@ -31,10 +36,11 @@ async def handle(context: RequestContext, request: "DeleteShareGroupOffsetsReque
     gone: list[Place] = []
     topics = []
     for topic in request.topics:
-        known = context.broker.view.topic(topic.topic_name)
+        hidden = context.access.topic(Operation.READ, topic.topic_name)
+        known = None if hidden else context.broker.view.topic(topic.topic_name)
         topic_id = bytes(16) if known is None else bytes(known.topic_id)
         gone += [place for place in group.machine.deliveries.partitions if place[0] == topic_id]
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known is None else ErrorCode.NONE
+        error = hidden or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known is None else ErrorCode.NONE
         topics.append(
             build(
                 types.DeleteShareGroupOffsetsResponseTopic,
@@ -53,7 +59,9 @@ async def handle(context: RequestContext, request: "DeleteShareGroupOffsetsReque
     )
 
 
-def _refusal(context: RequestContext, error: GroupError, message: str | None = None) -> Entity:
+def _refusal(
+    context: RequestContext, error: GroupError | ErrorCode, message: str | None = None
+) -> Entity:
     types = response_types("delete_share_group_offsets", context.api_version)
     return build(
         types.DeleteShareGroupOffsetsResponse,

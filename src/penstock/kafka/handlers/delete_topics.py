@@ -4,6 +4,7 @@ import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.kafka import confirmed as fresh
+from penstock.kafka.access import refusal_text
 from penstock.kafka.admin.commit import commit
 from penstock.kafka.admin.resources import unknown_topic
 from penstock.kafka.context import RequestContext
@@ -12,6 +13,7 @@ from penstock.kafka.long_answer import Answer
 from penstock.kafka.outcomes import Outcome, duplicates
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
+from penstock.security.acl import Operation
 from penstock.state.commands import DeleteTopic
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ async def handle(
     else:
         asked = [_Asked(name, None) async for name in turns.each(request.topic_names)]
 
-    async def look(certainty: fresh.Certainty) -> list[_Found | Outcome]:
+    async def look(certainty: fresh.Certainty) -> list[_Found | _Hidden | Outcome]:
         return [_find(context, one, certainty) async for one in turns.each(asked)]
 
     found = await fresh.settled(context, look)
@@ -49,6 +51,8 @@ async def handle(
             outcomes.append(Outcome(ErrorCode.INVALID_REQUEST, "the request names the topic twice"))
         elif isinstance(topic, Outcome):
             outcomes.append(topic)
+        elif isinstance(topic, _Hidden):
+            outcomes.append(topic.outcome)
         else:
             commands.append(DeleteTopic(topic_id=topic.topic_id))
             outcomes.append(None)
@@ -56,10 +60,14 @@ async def handle(
     responses = ArrayWriter(types.DeletableTopicResult)
     async for one, topic, early in turns.each(zip(asked, found, outcomes, strict=True)):
         outcome = next(answers) if early is None else early
-        known = topic if isinstance(topic, _Found) and early is None else None
+        name, topic_id = one.name, one.topic_id
+        if isinstance(topic, _Found) and early is None:
+            name, topic_id = topic.name, uuid.UUID(bytes=topic.topic_id)
+        elif isinstance(topic, _Hidden):
+            name = topic.name
         responses.add(
-            name=known.name if known is not None else one.name,
-            topic_id=uuid.UUID(bytes=known.topic_id) if known is not None else one.topic_id,
+            name=name,
+            topic_id=topic_id,
             error_code=outcome.error,
             error_message=outcome.message,
         )
@@ -71,8 +79,17 @@ class _Found(NamedTuple):
     topic_id: bytes
 
 
-def _find(context: RequestContext, asked: _Asked, certainty: fresh.Certainty) -> _Found | Outcome:
-    view = context.broker.view
+class _Hidden(NamedTuple):
+    """A topic, asked for by its id, that the client may describe and not delete."""
+
+    name: str
+    outcome: Outcome
+
+
+def _find(
+    context: RequestContext, asked: _Asked, certainty: fresh.Certainty
+) -> _Found | _Hidden | Outcome:
+    view, access = context.broker.view, context.access
     if (asked.name is None) == (asked.topic_id is None):
         return Outcome(ErrorCode.INVALID_REQUEST, "a topic is named by its name or by its id")
     if asked.topic_id is not None:
@@ -82,7 +99,16 @@ def _find(context: RequestContext, asked: _Asked, certainty: fresh.Certainty) ->
             return certainty.outcome(unknown)
     else:
         assert asked.name is not None
+        refused = access.topic(Operation.DESCRIBE, asked.name)
+        if refused:
+            return Outcome(refused, refusal_text(refused))
         topic = view.topic(asked.name)
         if topic is None:
             return certainty.outcome(unknown_topic(asked.name).outcome)
-    return _Found(topic.name, topic.topic_id)
+    refused = access.topic(Operation.DELETE, topic.name)
+    if not refused:
+        return _Found(topic.name, topic.topic_id)
+    outcome = Outcome(refused, refusal_text(refused))
+    if asked.topic_id is None or access.topic(Operation.DESCRIBE, topic.name):
+        return outcome
+    return _Hidden(topic.name, outcome)

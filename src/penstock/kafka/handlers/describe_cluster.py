@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
+from penstock.kafka.access import UNKNOWN_OPERATIONS
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
@@ -42,6 +43,9 @@ async def handle(context: RequestContext, request: "DescribeClusterRequest") -> 
             )
             for node in broker.nodes.all()
         )
+    operations = UNKNOWN_OPERATIONS
+    if request.include_cluster_authorized_operations:
+        operations = context.access.cluster_operations()
     return build(
         types.DescribeClusterResponse,
         error_code=error,
@@ -50,4 +54,5 @@ async def handle(context: RequestContext, request: "DescribeClusterRequest") -> 
         cluster_id=broker.cluster_id,
         controller_id=broker.nodes.controller(zone_of(context.client_id)),
         brokers=brokers,
+        cluster_authorized_operations=operations,
     )

@@ -13,6 +13,7 @@ from penstock.kafka.admin.resources import (
     ConfigEntry,
     ResourceType,
     broker_entries,
+    check_access,
     check_broker_name,
     topic_entry,
     unknown_topic,
@@ -27,6 +28,7 @@ from penstock.kafka.wire.encode import EncodedParts, Entity
 from penstock.kafka.wire.primitives import count_bytes
 from penstock.kafka.wire.schema import build, encode_response, response_types
 from penstock.model.topic_configs import TOPIC_CONFIGS, TopicConfig
+from penstock.security.acl import Operation
 
 if TYPE_CHECKING:
     from kio.schema.describe_configs.v4.request import DescribeConfigsRequest
@@ -138,9 +140,10 @@ class _Description:
         """The wanted configs of one resource.
 
         Raises:
-            ItemError: there is no such resource.
+            ItemError: there is no such resource, or the client may not see its configs.
         """
         broker = self._context.broker
+        check_access(self._context.access, Operation.DESCRIBE_CONFIGS, kind, name)
         if kind == ResourceType.TOPIC:
             topic = broker.view.topic(name)
             if topic is None:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Final
 from penstock.groups.administration import GroupDescription, MemberDescription
 from penstock.groups.errors import GroupError
 from penstock.groups.generations import GroupState
+from penstock.kafka.access import UNKNOWN_OPERATIONS
 from penstock.kafka.answer_bounds import text_bytes
 from penstock.kafka.context import RequestContext
+from penstock.kafka.errors import ErrorCode
 from penstock.kafka.group_descriptions import GroupDescriber
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.arrays import MadeItems
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
 
 NOT_FOUND_FROM: Final = 6
-OPERATIONS_UNKNOWN: Final = -(1 << 31)
 GROUP_BYTES: Final = 80
 """Errors, state and lengths."""
 MEMBER_BYTES: Final = 12
@@ -32,7 +33,8 @@ MEMBER_BYTES: Final = 12
 async def handle(context: RequestContext, request: "DescribeGroupsRequest") -> Answer:
     """Describe each group by itself."""
     types = response_types("describe_groups", context.api_version)
-    return await _Describer(context, types).answer(
+    describer = _Describer(context, types, shows_operations=request.include_authorized_operations)
+    return await describer.answer(
         request.groups, lambda groups: build(types.DescribeGroupsResponse, groups=groups)
     )
 
@@ -61,7 +63,7 @@ class _Describer(GroupDescriber[GroupDescription]):
             protocol_type=group.protocol_type,
             protocol_data=group.protocol_name,
             members=MadeItems(group.members, self._member),
-            authorized_operations=OPERATIONS_UNKNOWN,
+            authorized_operations=self.operations(group.group_id),
         )
         return described, len(group.members)
 
@@ -75,7 +77,12 @@ class _Describer(GroupDescriber[GroupDescription]):
         )
 
     def absent(
-        self, group_id: str, error: GroupError, message: str | None = None, *, state: str = ""
+        self,
+        group_id: str,
+        error: GroupError | ErrorCode,
+        message: str | None = None,
+        *,
+        state: str = "",
     ) -> Entity:
         return build(
             self.types.DescribedGroup,
@@ -86,7 +93,7 @@ class _Describer(GroupDescriber[GroupDescription]):
             protocol_type="",
             protocol_data="",
             members=(),
-            authorized_operations=OPERATIONS_UNKNOWN,
+            authorized_operations=UNKNOWN_OPERATIONS if error else self.operations(group_id),
         )
 
     def _member(self, member: MemberDescription) -> Entity:

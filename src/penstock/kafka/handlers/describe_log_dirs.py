@@ -18,6 +18,7 @@ from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import PenstockError
 from penstock.model.ids import partition_key
+from penstock.security.acl import Operation
 
 if TYPE_CHECKING:
     from kio.schema.describe_log_dirs.v5.request import DescribeLogDirsRequest
@@ -33,6 +34,9 @@ async def handle(context: RequestContext, request: "DescribeLogDirsRequest") -> 
     types = response_types("describe_log_dirs", context.api_version)
     view = context.broker.view
     turns = context.broker.turns
+    refused = context.access.cluster(Operation.DESCRIBE)
+    if refused:
+        return build(types.DescribeLogDirsResponse, error_code=refused, results=())
     wanted = await _wanted(context, request)
     waiting = context.reserve_answer(await _bound(context, wanted))
     if waiting is not None:

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from penstock.kafka import confirmed as fresh
+from penstock.kafka.access import refusal_text
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
@@ -22,6 +23,7 @@ from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import RetryableError
 from penstock.model.ids import PartitionKey
 from penstock.model.topic_names import name_problem
+from penstock.security.acl import Operation
 
 if TYPE_CHECKING:
     from kio.schema.describe_producers.v0.request import DescribeProducersRequest
@@ -66,6 +68,8 @@ async def _counts(context: RequestContext, asked: _Asked) -> _Counts:
     if not await fresh.confirm(context):
         return found
     async for name, numbers in context.broker.turns.each(asked.items()):
+        if context.access.topic(Operation.READ, name):
+            continue
         for number in dict.fromkeys(numbers):
             key = find_partition(context.broker.view, name, number)
             if key is not None:
@@ -96,7 +100,10 @@ async def _partition(
     error, message = ErrorCode.NONE, None
     producers: EncodedParts | tuple[()] = ()
     key = find_partition(view, name, number)
-    if key is not None and key in counts:
+    refused = context.access.topic(Operation.READ, name)
+    if refused and name_problem(name) is None:
+        error, message = refused, refusal_text(refused)
+    elif key is not None and key in counts:
         try:
             producers = await _producers(context, types, key, counts[key])
         except RetryableError as failure:

@@ -15,6 +15,7 @@ from penstock.kafka.long_answer import Answer
 from penstock.kafka.share.places import head_of, lag_of
 from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.schema import build, response_types
+from penstock.security.acl import Operation
 
 if TYPE_CHECKING:
     from kio.schema.describe_share_group_offsets.v1.request import (
@@ -46,8 +47,11 @@ def _described(
 ) -> tuple[Entity, int]:
     """Describe a group, and count its partitions in the answer."""
     types = response_types("describe_share_group_offsets", context.api_version)
-    group = context.broker.groups.shares.open(wanted.group_id)
-    if isinstance(group, GroupError):
+    group: OpenShare | GroupError | ErrorCode
+    group = context.access.group(Operation.DESCRIBE, wanted.group_id)
+    if not group:
+        group = context.broker.groups.shares.open(wanted.group_id)
+    if isinstance(group, (GroupError, ErrorCode)):
         message = None
         if group is GroupError.GROUP_ID_NOT_FOUND:
             message = f"Group {wanted.group_id} is not a share group."
@@ -79,7 +83,7 @@ def _wanted(
     found: dict[str, list[int]] = {}
     for topic_id, number in sorted(group.machine.deliveries.partitions):
         topic = context.broker.view.topic_by_id(topic_id)
-        if topic is not None:
+        if topic is not None and not context.access.topic(Operation.DESCRIBE, topic.name):
             found.setdefault(topic.name, []).append(number)
     return found
 
@@ -87,7 +91,8 @@ def _wanted(
 def _topic(context: RequestContext, group: OpenShare, name: str, numbers: Sequence[int]) -> Entity:
     types = response_types("describe_share_group_offsets", context.api_version)
     view = context.broker.view
-    topic = view.topic(name)
+    hidden = context.access.topic(Operation.DESCRIBE, name)
+    topic = None if hidden else view.topic(name)
     topic_id = bytes(16) if topic is None else bytes(topic.topic_id)
     partitions = []
     for number in numbers:
@@ -100,7 +105,9 @@ def _topic(context: RequestContext, group: OpenShare, name: str, numbers: Sequen
                 start_offset=group.machine.deliveries.start(place) if head else NO_OFFSET,
                 leader_epoch=view.leader_epoch,
                 lag=lag_of(group, place, head) if head else NO_OFFSET,
-                error_code=ErrorCode.NONE if head else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                error_code=(
+                    ErrorCode.NONE if head else hidden or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                ),
             )
         )
     return build(

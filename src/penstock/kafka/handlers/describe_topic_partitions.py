@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from penstock.kafka import confirmed as fresh
+from penstock.kafka.access import UNKNOWN_OPERATIONS
 from penstock.kafka.admin.resources import unknown_topic
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
@@ -21,6 +22,7 @@ from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.topic_names import NAME_LENGTH_MAX
 from penstock.placement.replicas import REPLICAS_MAX, in_sync
+from penstock.security.acl import Operation, ResourceType
 from penstock.state.read.view import Topic
 
 if TYPE_CHECKING:
@@ -73,6 +75,13 @@ async def _page(
     left = max(1, min(request.response_partition_limit, PAGE_PARTITIONS_MAX))
     topics = ArrayWriter(types.DescribeTopicPartitionsResponseTopic)
     next_cursor = None
+    access = context.access
+    hidden: dict[str, ErrorCode] = {}
+    if not access.is_unbounded:
+        errors = {name: access.topic(Operation.DESCRIBE, name) async for name in turns.each(names)}
+        names = {name for name, error in errors.items() if not error}
+        # An answer about all topics leaves the others out.
+        hidden = {name: error for name, error in errors.items() if error and request.topics}
     async for name in turns.in_order(list(names)):
         start = first_partition if cursor is not None and name == cursor.topic_name else 0
         topic = view.topic(name)
@@ -92,6 +101,8 @@ async def _page(
         if end < topic.partitions:
             next_cursor = build(types.Cursor, topic_name=name, partition_index=end)
             break
+    async for name in turns.in_order(list(hidden)):
+        topics.add(**_refused(name, hidden[name]))
     return build(
         types.DescribeTopicPartitionsResponse, topics=topics.encoded(), next_cursor=next_cursor
     )
@@ -99,11 +110,16 @@ async def _page(
 
 def _unknown(name: str, certainty: fresh.Certainty) -> dict[str, object]:
     error = unknown_topic(name).outcome.error
+    return _refused(name, certainty.no(error, ErrorCode.LEADER_NOT_AVAILABLE))
+
+
+def _refused(name: str, error: ErrorCode) -> dict[str, object]:
     return {
-        "error_code": certainty.no(error, ErrorCode.LEADER_NOT_AVAILABLE),
+        "error_code": error,
         "name": name,
         "topic_id": None,
         "partitions": (),
+        "topic_authorized_operations": UNKNOWN_OPERATIONS,
     }
 
 
@@ -132,4 +148,5 @@ def _topic(
         "name": topic.name,
         "topic_id": uuid.UUID(bytes=topic.topic_id),
         "partitions": partitions.encoded(),
+        "topic_authorized_operations": context.access.operations(ResourceType.TOPIC, topic.name),
     }

@@ -22,6 +22,7 @@ from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import RetryableError
 from penstock.model.ids import PartitionKey, partition_of, topic_key_of
 from penstock.model.topic_names import NAME_LENGTH_MAX
+from penstock.security.acl import Operation
 from penstock.state.transactions import Transaction
 
 if TYPE_CHECKING:
@@ -46,13 +47,23 @@ async def handle(context: RequestContext, request: "DescribeTransactionsRequest"
     """Look all ids up."""
     types = response_types("describe_transactions", context.api_version)
     ids: list[str] = list(dict.fromkeys(request.transactional_ids))
-    known = await _known(context, ids)
+    access, refused = context.access, dict[str, ErrorCode]()
+    async for name in context.broker.turns.each(ids):
+        error = access.transaction(Operation.DESCRIBE, name)
+        if error:
+            refused[name] = error
+    known = await _known(context, [name for name in ids if name not in refused])
     waiting = context.reserve_answer(await _bound(context, ids, known))
     if waiting is not None:
         return waiting
     states = ArrayWriter(types.TransactionState)
     async for name in context.broker.turns.each(ids):
-        states.add(transactional_id=name, **await _state(context, types, name, known))
+        state = (
+            NOTHING | {"error_code": refused[name]}
+            if name in refused
+            else await _state(context, types, name, known)
+        )
+        states.add(transactional_id=name, **state)
     return build(types.DescribeTransactionsResponse, transaction_states=states.encoded())
 
 
@@ -127,12 +138,13 @@ async def _state(
 async def _topics(
     context: RequestContext, types: ModuleType, partitions: list[PartitionKey]
 ) -> EncodedParts:
-    """Partitions by topic, in order; those whose topic was deleted are left out."""
+    """Partitions by topic, in order; those whose topic was deleted, or that the client may not
+    describe, are left out."""
     view, turns = context.broker.view, context.broker.turns
     by_topic: dict[str, list[int]] = {}
     for key in partitions:
         topic = view.topic_by_key(topic_key_of(key))
-        if topic is not None:
+        if topic is not None and not context.access.topic(Operation.DESCRIBE, topic.name):
             by_topic.setdefault(topic.name, []).append(partition_of(key))
     if turns.spend(len(partitions) // CHEAP):
         await turns.wait()

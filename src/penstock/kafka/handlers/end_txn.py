@@ -10,6 +10,7 @@ from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.transactions import ErrorVersions, seen_position, settle
 from penstock.kafka.wire.schema import build, response_types
+from penstock.security.acl import Operation
 from penstock.state.transaction_commands import EndTransaction
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ async def handle(context: RequestContext, request: "EndTxnRequest") -> Answer:
         bumps=raises_epochs,
         seen_position=seen_position(context, raises_epochs=raises_epochs),
     )
-    settled = await settle(context, command, VERSIONS)
+    settled = context.access.transaction(Operation.WRITE, request.transactional_id) or await settle(
+        context, command, VERSIONS
+    )
     types = response_types("end_txn", context.api_version)
     if isinstance(settled, ErrorCode):
         return build(types.EndTxnResponse, error_code=settled, producer_id=-1, producer_epoch=-1)

@@ -14,7 +14,7 @@ from typing import Final
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.context import RequestContext
 from penstock.kafka.fetch.long_fetch import LongFetch
-from penstock.kafka.fetch.targets import LastFetch, find_targets
+from penstock.kafka.fetch.targets import LastFetch
 from penstock.kafka.fetch.work import LOADS_MAX, FetchWork
 from penstock.kafka.fetch_sessions import FINAL_EPOCH
 from penstock.kafka.replies import LateReply, Reply, ReplyFuture
@@ -85,7 +85,7 @@ class _Fetch(FetchWork):
         self._last = last
         wanted = last.request.partitions
         self._wanted = wanted[first:] + wanted[:first] if first else wanted
-        if last.generation != self._view.generation:
+        if last.generation != self._now():
             for partition, offset in zip(self._wanted, offsets, strict=True):
                 partition.fetch_offset = offset
             return
@@ -156,15 +156,13 @@ class _Fetch(FetchWork):
         """See `_collect_from`."""
         if self._touched:
             self._clean()
-        if self._generation != self._view.generation:
+        if self._generation != self._now():
             self._find_targets()
         return self._collect_from(self._targets, 0, None)
 
     def _find_targets(self) -> None:
-        self._generation = self._view.generation
-        self._targets = find_targets(
-            self._wanted, self._view, self._certainty, version=self._version
-        )
+        self._generation = self._now()
+        self._targets = self._find(self._wanted)
         last = self._last
         if last is not None:
             if last.waiter is not None:
@@ -222,7 +220,7 @@ class _Fetch(FetchWork):
         share_key: Hashable = None
         if (
             self._log.waiters.are_many
-            and self._generation == self._view.generation
+            and self._generation == self._now()
             and self._session is None
             and len(self._targets) <= _SHARED_TARGETS_MAX
         ):

@@ -12,6 +12,7 @@ group's: the agent that coordinates the group owns it.
 
 from typing import TYPE_CHECKING, Final
 
+from penstock.kafka.access import refusal_text
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
@@ -22,6 +23,7 @@ from penstock.kafka.transactions import serves_transactions
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
 from penstock.placement.zones import zone_of
+from penstock.security.acl import Operation
 
 if TYPE_CHECKING:
     from kio.schema.find_coordinator import v3, v6
@@ -71,7 +73,19 @@ async def handle(
     return build(types.FindCoordinatorResponse, coordinators=coordinators.encoded())
 
 
+def _refused(context: RequestContext, key_type: int, key: str) -> ErrorCode:
+    if key_type == GROUP:
+        return context.access.group(Operation.DESCRIBE, key)
+    if key_type == TRANSACTION:
+        return context.access.transaction(Operation.DESCRIBE, key)
+    # Brokers ask for coordinators of share groups' partitions.
+    return context.access.cluster(Operation.CLUSTER_ACTION)
+
+
 def _place(context: RequestContext, key_type: int, key: str) -> dict[str, object]:
+    refused = _refused(context, key_type, key)
+    if refused:
+        return _answer(Outcome(refused, refusal_text(refused)))
     if key_type == SHARE:
         group_id = key.rsplit(":", 2)[0]
         outcome = _FOUND if key.count(":") >= 2 and group_id else _NO_SHARE_KEY
@@ -97,6 +111,10 @@ def _place(context: RequestContext, key_type: int, key: str) -> dict[str, object
     else:
         node = context.broker.nodes.transaction_coordinator(key, zone_of(context.client_id))
         outcome = _FOUND if node is not None else _NONE_LIVES
+    return _answer(outcome, node)
+
+
+def _answer(outcome: Outcome, node: Node | None = None) -> dict[str, object]:
     return {
         "error_code": outcome.error,
         "error_message": outcome.message,

@@ -6,6 +6,7 @@ from penstock.kafka import confirmed as fresh
 from penstock.kafka.context import RequestContext
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.schema import build, response_types
+from penstock.security.acl import Operation
 
 if TYPE_CHECKING:
     from kio.schema.heartbeat.v4.request import HeartbeatRequest
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 
 async def handle(context: RequestContext, request: "HeartbeatRequest") -> Answer:
     """Begin the member's session again."""
+    types = response_types("heartbeat", context.api_version)
+    refused = context.access.group(Operation.READ, request.group_id)
+    if refused:
+        return build(types.HeartbeatResponse, error_code=refused)
     error = context.broker.groups.heartbeat(
         request.group_id,
         request.member_id,
@@ -21,5 +26,4 @@ async def handle(context: RequestContext, request: "HeartbeatRequest") -> Answer
     )
     if error:
         error = await fresh.group_error(context, request.group_id, error)
-    types = response_types("heartbeat", context.api_version)
     return build(types.HeartbeatResponse, error_code=error)

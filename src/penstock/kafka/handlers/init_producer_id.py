@@ -16,6 +16,7 @@ from penstock.kafka.net.unserved import Unserved, note_unserved
 from penstock.kafka.transactions import ErrorVersions, serves_transactions, settle
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import PenstockError, RetryableError
+from penstock.security.acl import Operation
 from penstock.state.transaction_commands import InitTransaction
 from penstock.system.heard import Cause, heard
 
@@ -35,7 +36,10 @@ logger = logging.getLogger(__name__)
 
 async def handle(context: RequestContext, request: "InitProducerIdRequest") -> Answer:
     """Give a producer its id and epoch."""
-    if request.transactional_id is None:
+    refused = _refused(context, request.transactional_id)
+    if refused:
+        producer, error = _NO_PRODUCER, refused
+    elif request.transactional_id is None:
         producer, error = await _idempotent(context)
     elif request.transactional_id == "":
         producer, error = _NO_PRODUCER, ErrorCode.INVALID_REQUEST
@@ -59,6 +63,15 @@ async def handle(context: RequestContext, request: "InitProducerIdRequest") -> A
         producer_id=producer[0],
         producer_epoch=producer[1],
     )
+
+
+def _refused(context: RequestContext, transactional_id: str | None) -> ErrorCode:
+    access = context.access
+    if transactional_id is not None:
+        return access.transaction(Operation.WRITE, transactional_id)
+    refused = access.cluster(Operation.IDEMPOTENT_WRITE)
+    # Who may write to some topic may do so idempotently (KIP-679).
+    return refused and (access.some_topic(Operation.WRITE) and refused)
 
 
 async def _idempotent(context: RequestContext) -> tuple[tuple[int, int], ErrorCode]:

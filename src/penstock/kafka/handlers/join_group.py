@@ -15,11 +15,13 @@ from penstock.groups.messages import JoinedMember, JoinReply, JoinRequest, Proto
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
+from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.arrays import MadeItems
 from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import InvalidRequestError
+from penstock.security.acl import Operation
 
 if TYPE_CHECKING:
     from kio.schema.join_group.v9.request import JoinGroupRequest
@@ -39,6 +41,9 @@ MILLISECOND: Final = timedelta(milliseconds=1)
 async def handle(context: RequestContext, request: "JoinGroupRequest") -> Answer:
     """Join, and wait for the others."""
     version, groups = context.api_version, context.broker.groups
+    refused = context.access.group(Operation.READ, request.group_id)
+    if refused:
+        return _refusal(version, request.member_id, refused)
     if len(request.protocols) > PROTOCOLS_MAX:
         raise InvalidRequestError(
             "join",
@@ -67,6 +72,10 @@ async def handle(context: RequestContext, request: "JoinGroupRequest") -> Answer
         may_skip_assignment=version >= SKIPS_ASSIGNMENT_FROM,
     )
     reply = await groups.join(request.group_id, join)
+    # The permission may have been taken back while the member waited.
+    refused = context.access.group(Operation.READ, request.group_id)
+    if refused:
+        return _refusal(version, request.member_id, refused)
     error = reply.error
     if error:
         error = await fresh.group_error(context, request.group_id, error)
@@ -83,6 +92,20 @@ async def handle(context: RequestContext, request: "JoinGroupRequest") -> Answer
         skip_assignment=reply.skip_assignment,
         member_id=reply.member_id,
         members=MadeItems(reply.members, partial(_member, types)),
+    )
+
+
+def _refusal(version: int, member_id: str, error: ErrorCode) -> Answer:
+    return build(
+        response_types("join_group", version).JoinGroupResponse,
+        error_code=error,
+        generation_id=-1,
+        protocol_type=None,
+        protocol_name=None if version >= NULLABLE_PROTOCOL_FROM else "",
+        leader="",
+        skip_assignment=False,
+        member_id=member_id,
+        members=(),
     )
 
 

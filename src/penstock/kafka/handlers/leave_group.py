@@ -9,6 +9,7 @@ from penstock.kafka.context import RequestContext
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
+from penstock.security.acl import Operation
 
 if TYPE_CHECKING:
     from kio.schema.leave_group import v2, v5
@@ -23,6 +24,10 @@ async def handle(
     context: RequestContext, request: "v2.LeaveGroupRequest | v5.LeaveGroupRequest"
 ) -> Answer:
     """Let members go; each has its own outcome."""
+    types = response_types("leave_group", context.api_version)
+    refused = context.access.group(Operation.READ, request.group_id)
+    if refused:
+        return build(types.LeaveGroupResponse, error_code=refused, members=())
     turns = context.broker.turns
     if hasattr(request, "members"):
         every = turns.each(request.members)
@@ -44,7 +49,6 @@ async def handle(
         settled = await fresh.group_error(context, request.group_id, doubt)
         if settled is not doubt:
             error, results = settled, []
-    types = response_types("leave_group", context.api_version)
     if context.api_version < BATCH_FROM:
         if error is GroupError.NONE:
             error = results[0].error

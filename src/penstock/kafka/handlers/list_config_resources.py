@@ -12,6 +12,7 @@ from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
+from penstock.security.acl import Operation
 
 if TYPE_CHECKING:
     from kio.schema.list_config_resources.v1.request import ListConfigResourcesRequest
@@ -23,6 +24,9 @@ RESOURCE_BYTES: Final = 2
 async def handle(context: RequestContext, request: "ListConfigResourcesRequest") -> Answer:
     """List topics and the broker."""
     types = response_types("list_config_resources", context.api_version)
+    refused = context.access.cluster(Operation.DESCRIBE_CONFIGS)
+    if refused:
+        return build(types.ListConfigResourcesResponse, error_code=refused, config_resources=())
     broker = context.broker
     known = {int(one) for one in ResourceType}
     # Nothing named asks for every kind; version 0 knows client metrics alone.

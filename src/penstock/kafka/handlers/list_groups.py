@@ -12,6 +12,7 @@ from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import PenstockError
+from penstock.security.acl import Operation
 from penstock.state.rows import GroupKind
 
 if TYPE_CHECKING:
@@ -42,8 +43,13 @@ async def handle(context: RequestContext, request: "ListGroupsRequest") -> Answe
         waiting = context.reserve_answer(await _bound(context))
         if waiting is not None:
             return waiting
+        access = context.access
+        # Who may describe the cluster sees all groups; others those that they may describe.
+        is_hiding = bool(access.cluster(Operation.DESCRIBE))
         groups = ArrayWriter(types.ListedGroup)
         async for group in context.broker.turns.each(context.broker.groups.overviews()):
+            if is_hiding and access.group(Operation.DESCRIBE, group.group_id):
+                continue
             if (not states or group.state.value.lower() in states) and (
                 not kinds or TYPES[group.kind] in kinds
             ):

@@ -28,6 +28,7 @@ from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import CorruptDataError, PenstockError
 from penstock.model.ids import PartitionKey
+from penstock.security.acl import Operation
 from penstock.state.leader_epochs import epoch_of_offset
 
 if TYPE_CHECKING:
@@ -77,7 +78,11 @@ async def handle(context: RequestContext, request: "ListOffsetsRequest") -> Answ
     found: list[_Found | None] = []
     lookups: list[_Lookup] = []
     async for topic in turns.each(request.topics):
+        refused = context.access.topic(Operation.DESCRIBE, topic.name)
         async for partition in turns.each(topic.partitions):
+            if refused:
+                found.append(_Found(refused))
+                continue
             if (topic.name, partition.partition_index) in twice:
                 found.append(_Found(ErrorCode.INVALID_REQUEST))
                 continue

@@ -18,6 +18,7 @@ from penstock.kafka.transaction_states import KNOWN_NAMES, STATE_NAMES, lister, 
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import RetryableError
+from penstock.security.acl import Operation
 from penstock.state.transactions import Transaction, TransactionState
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def _filter(
     pattern = compiled_regex(text) if (text := request.transactional_id_pattern) else None
     is_mine = lister(context.broker.nodes, context.broker.node_id)
     now_ms = context.broker.clock.now_ms()
+    access = context.access
 
     def passes(row: Transaction) -> bool:
         return (
@@ -101,6 +103,7 @@ def _filter(
             )
             and is_mine(row.transactional_id)
             and (pattern is None or pattern.fullmatch(row.transactional_id) is not None)
+            and not access.transaction(Operation.DESCRIBE, row.transactional_id)
         )
 
     return passes

@@ -8,17 +8,19 @@ every few minutes, the answer for 5,000 partitions takes kio's writer 47 ms, and
 answer this before it has time to import kio. The answer about all topics is cached by the view's
 generation and the leaders' candidates. A long one is made in pieces, as its peer takes them.
 
-Leader epochs are the broker's (of the log's last restore). Authorized operations are INT_MIN, "not
-known", until there are ACLs. Topic ids are understood from version 12 on (KIP-516).
+Leader epochs are the broker's (of the log's last restore). Topic ids are understood from version 12
+on (KIP-516). A topic that the client may not describe is answered as one, whether or not it exists,
+and left out of an answer about all topics.
 """
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 from penstock.kafka import confirmed as fresh
+from penstock.kafka.access import UNKNOWN_OPERATIONS
 from penstock.kafka.admin.asked_topics import create_asked
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
@@ -41,6 +43,7 @@ from penstock.kafka.wire.decode import STEP_ITEMS, Cursor
 from penstock.kafka.wire.primitives import NO_UUID
 from penstock.model.steps import Steps, at_once
 from penstock.model.topic_names import name_problem
+from penstock.security.acl import Operation
 
 if TYPE_CHECKING:
     from penstock.state.read.view import StateView
@@ -60,6 +63,10 @@ class _Request:
 
     topics: dict[tuple[bytes, str | None], None] | None
     may_create: bool
+    shows_cluster: bool = False
+    """Whether the answer says what the client may do with the cluster."""
+    shows_topics: bool = False
+    """The same of each topic."""
 
 
 def serve(context: RequestContext, body: memoryview) -> "AnyReply | asyncio.Future[AnyReply]":
@@ -73,20 +80,21 @@ def serve(context: RequestContext, body: memoryview) -> "AnyReply | asyncio.Futu
         return _later(context, body, _serve_in_turns(context, body))
     request = at_once(_decode(context.api_version, body))
     if request.topics is None:
-        encoded = _known_all_topics(context)
+        encoded = _known_all_topics(context) if _is_shared(context, request) else None
         if encoded is None:
-            return _later(context, body, _answer_all(context))
-        return _shared_response(context, encoded)
+            return _later(context, body, _answer_all(context, request))
+        return _shared_response(context, request, encoded)
     certainty = fresh.first(context)
-    known = KnownTopics(context)
-    answers = [_answer(broker.view, known, *topic, certainty) for topic in request.topics]
+    asking = _Asking(context, request)
+    answers = [asking.answer(*topic, certainty) for topic in request.topics]
     if (
         _wants_more(context, request, answers, certainty)
         or _items(answers) > AT_ONCE_ITEMS
         or _bound(answers) > SMALL_ANSWER_BYTES
     ):
         return _later(context, body, _go_on(context, request, answers, certainty))
-    return response(context, at_once(TopicsWriter(context).whole(answers)))
+    encoded = at_once(TopicsWriter(context).whole(answers))
+    return response(context, encoded, operations=_of_cluster(context, request))
 
 
 _Outcome = AnyReply | asyncio.Future[None]
@@ -116,9 +124,9 @@ async def _serve_in_turns(context: RequestContext, body: memoryview) -> _Outcome
     await turns.wait()
     request = await turns.run(_decode(context.api_version, body))
     if request.topics is None:
-        return await _answer_all(context)
+        return await _answer_all(context, request)
     certainty = fresh.first(context)
-    answers = await _answers(context, request.topics, certainty)
+    answers = await _answers(context, request, certainty)
     return await _go_on(context, request, answers, certainty)
 
 
@@ -132,10 +140,10 @@ async def _go_on(
     assert request.topics is not None
     missing = _missing(context, request, answers)
     if missing:
-        return await _create_and_answer(context, request.topics, missing)
+        return await _create_and_answer(context, request, missing)
     if certainty.doubted:
-        return await _confirm_and_answer(context, request.topics)
-    return await _encoded(context, answers)
+        return await _confirm_and_answer(context, request)
+    return await _encoded(context, request, answers)
 
 
 def _wants_more(
@@ -151,7 +159,7 @@ def _missing(
     context: RequestContext, request: _Request, answers: Sequence[TopicAnswer]
 ) -> list[str]:
     """Names of topics that are to be created."""
-    if not (request.may_create and context.broker.settings.auto_create_topics):
+    if not _creates(context, request):
         return []
     return [
         answer.name
@@ -160,19 +168,25 @@ def _missing(
     ]
 
 
+def _creates(context: RequestContext, request: _Request) -> bool:
+    return request.may_create and context.broker.settings.auto_create_topics
+
+
 async def _answers(
-    context: RequestContext,
-    topics: Iterable[tuple[bytes, str | None]],
-    certainty: fresh.Certainty,
+    context: RequestContext, request: _Request, certainty: fresh.Certainty
 ) -> list[TopicAnswer]:
-    view, turns, known = context.broker.view, context.broker.turns, KnownTopics(context)
-    return [_answer(view, known, *topic, certainty) async for topic in turns.each(topics)]
+    assert request.topics is not None
+    asking, turns = _Asking(context, request), context.broker.turns
+    return [asking.answer(*topic, certainty) async for topic in turns.each(request.topics)]
 
 
-async def _encoded(context: RequestContext, answers: Sequence[TopicAnswer]) -> _Outcome:
+async def _encoded(
+    context: RequestContext, request: _Request, answers: Sequence[TopicAnswer]
+) -> _Outcome:
     turns, writer = context.broker.turns, TopicsWriter(context)
+    operations = _of_cluster(context, request)
     if _bound(answers) <= SMALL_ANSWER_BYTES:
-        return response(context, await turns.run(writer.whole(answers)))
+        return response(context, await turns.run(writer.whole(answers)), operations=operations)
     # A topic is encoded whole.
     largest = max((answer.partitions * answer.row_bytes_max for answer in answers), default=0)
     held_bytes = BASE_BYTES + len(answers) * ANSWER_BYTES + largest
@@ -180,52 +194,79 @@ async def _encoded(context: RequestContext, answers: Sequence[TopicAnswer]) -> _
     if waiting is not None:
         return waiting
     length = await turns.run(writer.length(answers))
-    return long_response(context, writer.pieces(answers), topic_bytes=length, held_bytes=held_bytes)
+    return long_response(
+        context,
+        writer.pieces(answers),
+        topic_bytes=length,
+        held_bytes=held_bytes,
+        operations=operations,
+    )
 
 
-async def _confirm_and_answer(
-    context: RequestContext, topics: Iterable[tuple[bytes, str | None]]
-) -> _Outcome:
-    return await _encoded(context, await _answers(context, topics, await fresh.second(context)))
+async def _confirm_and_answer(context: RequestContext, request: _Request) -> _Outcome:
+    answers = await _answers(context, request, await fresh.second(context))
+    return await _encoded(context, request, answers)
 
 
 async def _create_and_answer(
-    context: RequestContext, topics: Iterable[tuple[bytes, str | None]], missing: Sequence[str]
+    context: RequestContext, request: _Request, missing: Sequence[str]
 ) -> _Outcome:
     refused = await create_asked(context, missing)
     # Applied here, the commit is the present; without one it has to be asked for.
     certainty = await fresh.second(context) if refused else fresh.FINAL
-    view, known, answers = context.broker.view, KnownTopics(context), []
-    async for topic_id, asked in context.broker.turns.each(topics):
+    assert request.topics is not None
+    asking, answers = _Asking(context, request), []
+    async for topic_id, asked in context.broker.turns.each(request.topics):
         if asked is not None and asked in refused:
             answers.append(TopicAnswer(refused[asked], asked, NO_UUID, 0))
         else:
-            answers.append(_answer(view, known, topic_id, asked, certainty))
-    return await _encoded(context, answers)
+            answers.append(asking.answer(topic_id, asked, certainty))
+    return await _encoded(context, request, answers)
 
 
-def _answer(
-    view: "StateView",
-    known: KnownTopics,
-    topic_id: bytes,
-    name: str | None,
-    certainty: fresh.Certainty,
-) -> TopicAnswer:
-    if name is None:
-        found = view.topic_by_id(topic_id)
-        if found is None:
-            error = certainty.no(ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.LEADER_NOT_AVAILABLE)
-            return TopicAnswer(error, None, topic_id, 0)
-        return known.answer(found)
-    found = view.topic(name)
-    if found is not None:
-        return known.answer(found)
-    if name_problem(name) is not None:
-        return TopicAnswer(ErrorCode.INVALID_TOPIC_EXCEPTION, name, NO_UUID, 0)
-    # While the journal is away the error is one that clients retry for as long as they like.
-    # Some clients take "there is no such topic" for final.
-    error = certainty.no(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
-    return TopicAnswer(error, name, NO_UUID, 0)
+class _Asking:
+    """Answers one request's topics, one by one."""
+
+    def __init__(self, context: RequestContext, request: _Request) -> None:
+        self._view = context.broker.view
+        self._known = KnownTopics(context, shows_operations=request.shows_topics)
+        self._access = access = context.access
+        self._must_permit = not access.is_unbounded
+        # Who may create topics in the cluster needs no permission for each.
+        self._is_creator = not access.cluster(Operation.CREATE)
+        self._creates = _creates(context, request)
+
+    def answer(self, topic_id: bytes, name: str | None, certainty: fresh.Certainty) -> TopicAnswer:
+        """Answer about a topic that is named by its id, or by its name."""
+        if name is None:
+            found = self._view.topic_by_id(topic_id)
+            if found is None:
+                error = certainty.no(ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.LEADER_NOT_AVAILABLE)
+                return TopicAnswer(error, None, topic_id, 0)
+            refused = self._access.topic(Operation.DESCRIBE, found.name)
+            return TopicAnswer(refused, None, topic_id, 0) if refused else self._known.answer(found)
+        if self._must_permit:
+            refused = self._access.topic(Operation.DESCRIBE, name)
+            if refused:
+                return TopicAnswer(refused, name, NO_UUID, 0)
+        found = self._view.topic(name)
+        if found is not None:
+            return self._known.answer(found)
+        if self._creates and not self._is_creator:
+            refused = self._access.topic(Operation.CREATE, name)
+            if refused:
+                return TopicAnswer(refused, name, NO_UUID, 0)
+        if name_problem(name) is not None:
+            return TopicAnswer(ErrorCode.INVALID_TOPIC_EXCEPTION, name, NO_UUID, 0)
+        # While the journal is away the error is one that clients retry for as long as they like.
+        # Some clients take "there is no such topic" for final.
+        error = certainty.no(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
+        return TopicAnswer(error, name, NO_UUID, 0)
+
+
+def _of_cluster(context: RequestContext, request: _Request) -> int:
+    """Return what the client may do with the cluster, if it asked for that."""
+    return context.access.cluster_operations() if request.shows_cluster else UNKNOWN_OPERATIONS
 
 
 # -- decoding ----------------------------------------------------------------------------------
@@ -251,14 +292,13 @@ def _decode(version: int, body: memoryview) -> Steps[_Request]:
         if version == 0 and not topics:
             topics = None
     may_create = version < 4 or cursor.body[cursor.skip(1)] != 0
-    if version >= 8:
-        # Authorized operations of the cluster (8 to 10) and of topics: never known.
-        cursor.skip(2 if version <= 10 else 1)
+    shows_cluster = 8 <= version <= 10 and cursor.body[cursor.skip(1)] != 0
+    shows_topics = version >= 8 and cursor.body[cursor.skip(1)] != 0
     if flexible:
         _skip_tags(cursor)
     # What follows the last field is ignored, as Kafka does: librdkafka 2.16 sends three bytes
     # more than version 13 has.
-    return _Request(topics, may_create)
+    return _Request(topics, may_create, shows_cluster, shows_topics)
 
 
 def _decode_topic(cursor: Cursor, version: int) -> tuple[bytes, str | None]:
@@ -339,8 +379,27 @@ def _known_all_topics(context: RequestContext) -> bytes | None:
     return encoded
 
 
-async def _answer_all(context: RequestContext) -> _Outcome:
+def _is_shared(context: RequestContext, request: _Request) -> bool:
+    """Whether the client sees of topics what all see."""
+    return context.access.is_unbounded and not request.shows_topics
+
+
+async def _answer_visible(context: RequestContext, request: _Request) -> _Outcome:
+    """Answer about all topics that the client may describe."""
+    access, turns = context.access, context.broker.turns
+    known = KnownTopics(context, shows_operations=request.shows_topics)
+    answers = [
+        known.answer(topic)
+        async for topic in turns.each(list(context.broker.view.topics()))
+        if not access.topic(Operation.DESCRIBE, topic.name)
+    ]
+    return await _encoded(context, request, answers)
+
+
+async def _answer_all(context: RequestContext, request: _Request) -> _Outcome:
     """Encode all topics in turns; unless they change meanwhile, for those who ask next, too."""
+    if not _is_shared(context, request):
+        return await _answer_visible(context, request)
     view, turns = context.broker.view, context.broker.turns
     encoded = _known_all_topics(context)
     if encoded is None:
@@ -353,14 +412,21 @@ async def _answer_all(context: RequestContext) -> _Outcome:
         encoded = await turns.run(TopicsWriter(context).whole(answers))
         if _cache.view is view and _cache.generation == generation == view.generation:
             _remember(key, encoded)
-    return _shared_response(context, encoded)
+    return _shared_response(context, request, encoded)
 
 
-def _shared_response(context: RequestContext, encoded: bytes) -> AnyReply:
+def _shared_response(context: RequestContext, request: _Request, encoded: bytes) -> AnyReply:
     """An answer whose topics are others' as well: it waits for nothing, since it holds nothing."""
+    operations = _of_cluster(context, request)
     if len(encoded) <= SMALL_ANSWER_BYTES:
-        return response(context, encoded)
-    return long_response(context, slices(encoded), topic_bytes=len(encoded), held_bytes=0)
+        return response(context, encoded, operations=operations)
+    return long_response(
+        context,
+        slices(encoded),
+        topic_bytes=len(encoded),
+        held_bytes=0,
+        operations=operations,
+    )
 
 
 def _remember(key: _Key, encoded: bytes) -> None:

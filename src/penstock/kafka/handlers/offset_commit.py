@@ -20,6 +20,7 @@ from penstock.kafka.offset_writes import planned_writes, stored_code
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.schema import build, response_types
+from penstock.security.acl import Operation
 from penstock.state.command import OffsetWrite
 
 if TYPE_CHECKING:
@@ -37,6 +38,12 @@ MISSING_GROUP_FROM: Final = 9
 async def handle(context: RequestContext, request: "_Request") -> Answer:
     """Commit what can be committed; each partition has its own outcome."""
     version, broker = context.api_version, context.broker
+    refused = context.access.group(Operation.READ, request.group_id)
+    if refused:
+        topics: Sequence[_Topic] = request.topics
+        return await _response(
+            context, request, [refused] * sum(len(one.partitions) for one in topics)
+        )
     writes, errors = await fresh.settled(context, partial(planned_writes, context, request.topics))
     result = await broker.groups.commit_offsets(
         request.group_id,

@@ -13,6 +13,7 @@ from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
+from penstock.security.acl import Operation
 
 if TYPE_CHECKING:
     from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
@@ -22,6 +23,9 @@ async def handle(context: RequestContext, request: "OffsetDeleteRequest") -> Ans
     """Delete offsets; an error for the group, or one for each partition."""
     types = response_types("offset_delete", context.api_version)
     turns = context.broker.turns
+    refused = context.access.group(Operation.DELETE, request.group_id)
+    if refused:
+        return build(types.OffsetDeleteResponse, error_code=refused, topics=())
     items: list[tuple[str, PartitionId]] = []
     missing: dict[tuple[str, int], int] = {}
     for name, number, place in await fresh.settled(context, partial(_places, context, request)):
@@ -29,7 +33,10 @@ async def handle(context: RequestContext, request: "OffsetDeleteRequest") -> Ans
             missing[name, number] = place
         else:
             items.append((name, place))
-    error, outcomes = await context.broker.groups.delete_offsets(request.group_id, items)
+    error, outcomes = GroupError.NONE, list[GroupError]()
+    if items or not missing:
+        # As in Kafka, nothing is said of the group where there is nothing to delete.
+        error, outcomes = await context.broker.groups.delete_offsets(request.group_id, items)
     if error is not GroupError.NONE:
         error = await fresh.group_error(context, request.group_id, error)
         return build(types.OffsetDeleteResponse, error_code=error, topics=())
@@ -61,9 +68,12 @@ async def _places(
     turns = context.broker.turns
     async for topic in turns.each(request.topics):
         known = context.broker.view.topic(topic.name)
+        refused = context.access.topic(Operation.READ, topic.name)
         async for partition in turns.each(topic.partitions):
             number = partition.partition_index
-            if known is not None and 0 <= number < known.partitions:
+            if refused:
+                places.append((topic.name, number, refused))
+            elif known is not None and 0 <= number < known.partitions:
                 places.append((topic.name, number, (known.topic_id, number)))
             else:
                 unknown = certainty.no(

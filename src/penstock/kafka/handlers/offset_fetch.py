@@ -29,6 +29,7 @@ from penstock.kafka.wire.encode import EncodedParts, Entity
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import PenstockError
 from penstock.model.topic_names import NAME_LENGTH_MAX
+from penstock.security.acl import Operation
 
 if TYPE_CHECKING:
     from kio.schema.offset_fetch.v7 import request as v7
@@ -106,6 +107,10 @@ async def _look_up(
     groups = ArrayWriter(types.OffsetFetchResponseGroup)
     members = {group.group_id: (group.member_id, group.member_epoch) for group in request.groups}
     async for group_id, asked in _joined_groups(context, request.groups):
+        refused = context.access.group(Operation.DESCRIBE, group_id)
+        if refused:
+            groups.add(group_id=group_id, error_code=refused, topics=())
+            continue
         stale = context.broker.groups.may_fetch(group_id, *members[group_id])
         if stale is not GroupError.NONE:
             stale = await fresh.group_error(context, group_id, stale)
@@ -203,13 +208,30 @@ async def _joined(
     return asked
 
 
+_OfGroup = tuple[GroupError | ErrorCode, list[_Topic], _Offsets, AbstractSet[PartitionId]]
+
+
+async def _failed(
+    context: RequestContext, topics: _Asked | None, error: GroupError | ErrorCode
+) -> _OfGroup:
+    if context.api_version >= 2:
+        return error, [], {}, frozenset()
+    # Version 1 can only say it of each partition.
+    every = context.broker.turns.each((topics or {}).items())
+    refused = [_topic(name, numbers, error=error) async for name, numbers in every]
+    return GroupError.NONE, refused, {}, frozenset()
+
+
 async def _of_group(
     context: RequestContext, group_id: str, topics: _Asked | None, *, known: bool, stable: bool
-) -> tuple[GroupError, list[_Topic], _Offsets, AbstractSet[PartitionId]]:
+) -> _OfGroup:
     """An error for the whole group, or its topics and offsets, and whose aren't stable."""
     turns = context.broker.turns
     groups = context.broker.groups
     unstable: AbstractSet[PartitionId] = frozenset()
+    hidden = context.access.group(Operation.DESCRIBE, group_id)
+    if hidden:
+        return await _failed(context, topics, hidden)
     try:
         if not known:
             # Every client asks the same coordinator again; some take other errors for final.
@@ -223,12 +245,7 @@ async def _of_group(
         if error is GroupError.COORDINATOR_NOT_AVAILABLE:
             # Older clients know NOT_COORDINATOR alone, here.
             error = GroupError.NOT_COORDINATOR
-        if context.api_version >= 2:
-            return error, [], {}, unstable
-        # Version 1 can only say it of each partition.
-        every = turns.each((topics or {}).items())
-        refused = [_topic(name, numbers, error=error) async for name, numbers in every]
-        return GroupError.NONE, refused, {}, unstable
+        return await _failed(context, topics, error)
     if turns.spend(rows=len(offsets) // CHEAP):
         await turns.wait()
     if topics is None:
@@ -245,7 +262,7 @@ async def _all(context: RequestContext, offsets: _Offsets) -> list[_Topic]:
     async for topic_id in context.broker.turns.in_order(list(by_topic)):
         topic = context.broker.view.topic_by_id(topic_id)
         # Deleted meanwhile: its offsets go with it.
-        if topic is not None:
+        if topic is not None and not context.access.topic(Operation.DESCRIBE, topic.name):
             numbers = sorted(by_topic[topic_id])
             found.append(_Topic(topic.name, uuid.UUID(bytes=topic_id), numbers, topic_id))
     return found
@@ -266,6 +283,9 @@ def _asked(context: RequestContext, name: str | uuid.UUID | None, numbers: Itera
     view = context.broker.view
     if isinstance(name, str):
         known = view.topic(name)
+        refused = context.access.topic(Operation.DESCRIBE, name)
+        if refused:
+            return _topic(name, numbers, error=refused)
         # A name without a topic is answered like a topic without committed offsets.
         if known is None:
             return _topic(name, numbers)
@@ -273,6 +293,9 @@ def _asked(context: RequestContext, name: str | uuid.UUID | None, numbers: Itera
         known = None if name is None else view.topic_by_id(name.bytes)
         if known is None:
             return _topic(name, numbers, error=ErrorCode.UNKNOWN_TOPIC_ID)
+        refused = context.access.topic(Operation.DESCRIBE, known.name)
+        if refused:
+            return _topic(name, numbers, error=refused)
     return _topic(name, numbers, known.topic_id)
 
 

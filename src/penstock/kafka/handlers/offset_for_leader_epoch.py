@@ -15,6 +15,7 @@ from penstock.kafka.long_answer import Answer
 from penstock.kafka.partitions import find_partition, leader_epoch_error
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
+from penstock.security.acl import Operation
 from penstock.state.leader_epochs import end_of_epoch
 
 if TYPE_CHECKING:
@@ -31,12 +32,24 @@ async def handle(context: RequestContext, request: "OffsetForLeaderEpochRequest"
     """The end of the asked epoch, per partition."""
     types = response_types("offset_for_leader_epoch", context.api_version)
     turns = context.broker.turns
+    access = context.access
+    # As a replica of Kafka's asks it, or else as a consumer.
+    is_consumers = bool(access.cluster(Operation.CLUSTER_ACTION))
     known = await fresh.confirm(context)
     topics = ArrayWriter(types.OffsetForLeaderTopicResult)
     async for topic in turns.each(request.topics):
         partitions = ArrayWriter(types.EpochEndOffset)
+        refused = is_consumers and access.topic(Operation.DESCRIBE, topic.topic)
         async for partition in turns.each(topic.partitions):
-            partitions.add(**_end(context, topic.topic, partition, known=known))
+            if refused:
+                partitions.add(
+                    error_code=refused,
+                    partition=partition.partition,
+                    leader_epoch=UNDEFINED,
+                    end_offset=UNDEFINED,
+                )
+            else:
+                partitions.add(**_end(context, topic.topic, partition, known=known))
         topics.add(topic=topic.topic, partitions=partitions.encoded())
     return build(types.OffsetForLeaderEpochResponse, topics=topics.encoded())
 

@@ -13,8 +13,11 @@ from penstock.groups.errors import GroupError
 from penstock.groups.share.messages import Place
 from penstock.groups.share.partition import AckFault
 from penstock.groups.share.sessions import FINAL_EPOCH
+from penstock.kafka.access import refusal_text
 from penstock.kafka.context import RequestContext
+from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
+from penstock.kafka.share.permissions import unreadable
 from penstock.kafka.share.requests import (
     acknowledged,
     fault_of_batches,
@@ -23,6 +26,7 @@ from penstock.kafka.share.requests import (
 )
 from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.schema import build, response_types
+from penstock.security.acl import Operation
 
 if TYPE_CHECKING:
     from kio.schema.share_acknowledge.v2.request import ShareAcknowledgeRequest
@@ -37,6 +41,9 @@ async def handle(context: RequestContext, request: "ShareAcknowledgeRequest") ->
     fault = fault_of_request(group_id, member_id, epoch)
     if fault:
         return _refusal(context, GroupError.INVALID_REQUEST, fault)
+    refused = context.access.group(Operation.READ, group_id)
+    if refused:
+        return _refusal(context, refused, refusal_text(refused))
     shares = context.broker.groups.shares
     group = shares.open(group_id)
     if isinstance(group, GroupError):
@@ -48,7 +55,12 @@ async def handle(context: RequestContext, request: "ShareAcknowledgeRequest") ->
     configs = shares.configs(group_id)
     renews = request.is_renew_ack and configs.renew_acknowledge
     wrong = fault_of_batches(said, renews=renews, epoch=epoch)
-    right = {place: batches for place, batches in said.items() if place not in wrong}
+    hidden = unreadable(context.access, context.broker.view, said)
+    right = {
+        place: batches
+        for place, batches in said.items()
+        if place not in wrong and place not in hidden
+    }
     error, faults = await group.acknowledge(member_id, right)
     if epoch == FINAL_EPOCH:
         shares.sessions.end((group_id, member_id))
@@ -56,7 +68,7 @@ async def handle(context: RequestContext, request: "ShareAcknowledgeRequest") ->
     if error is not GroupError.NONE:
         return _refusal(context, error)
     outcomes = {place: AckFault(GroupError.INVALID_REQUEST, text) for place, text in wrong.items()}
-    outcomes |= faults
+    outcomes |= dict(faults) | hidden
     return _answer(context, named(request.topics), outcomes, configs.record_lock_duration_ms)
 
 
@@ -90,7 +102,9 @@ def _answer(
     )
 
 
-def _refusal(context: RequestContext, error: GroupError, message: str | None = None) -> Entity:
+def _refusal(
+    context: RequestContext, error: GroupError | ErrorCode, message: str | None = None
+) -> Entity:
     types = response_types("share_acknowledge", context.api_version)
     return build(
         types.ShareAcknowledgeResponse,

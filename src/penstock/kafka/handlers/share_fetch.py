@@ -18,10 +18,13 @@ from penstock.groups.share.messages import Place
 from penstock.groups.share.partition import AckBatch, AckFault
 from penstock.groups.share.sessions import FINAL_EPOCH, ShareSession
 from penstock.groups.sharing import OpenShare
+from penstock.kafka.access import refusal_text
 from penstock.kafka.context import RequestContext
+from penstock.kafka.errors import ErrorCode
 from penstock.kafka.fetch.work import RESPONSE_BYTES_MAX
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.share.batches import in_pieces
+from penstock.kafka.share.permissions import unreadable
 from penstock.kafka.share.reading import Room, Shared, ShareReading
 from penstock.kafka.share.requests import (
     acknowledged,
@@ -31,6 +34,7 @@ from penstock.kafka.share.requests import (
 )
 from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.schema import build, response_types
+from penstock.security.acl import Operation
 
 if TYPE_CHECKING:
     from kio.schema.share_fetch.v2.request import ShareFetchRequest
@@ -48,6 +52,9 @@ async def handle(context: RequestContext, request: "ShareFetchRequest") -> Answe
     if fault:
         return _refusal(context, GroupError.INVALID_REQUEST, fault)
     shares = context.broker.groups.shares
+    refused = context.access.group(Operation.READ, group_id)
+    if refused:
+        return _refusal(context, refused, refusal_text(refused))
     group = shares.open(group_id)
     if isinstance(group, GroupError):
         return _refusal(context, group)
@@ -64,17 +71,19 @@ async def handle(context: RequestContext, request: "ShareFetchRequest") -> Answe
         return _refusal(context, session)
     context.connection.watch_end("share sessions", shares.left)
     configs = shares.configs(group_id)
-    faults: dict[Place, AckFault] = {}
+    faults = unreadable(context.access, context.broker.view, said)
     if said:
-        error, faults = await _acknowledge(group, member_id, said, request, configs)
+        allowed = {place: batches for place, batches in said.items() if place not in faults}
+        error, others = await _acknowledge(group, member_id, allowed, request, configs)
         if error is not GroupError.NONE:
             return _refusal(context, error)
+        faults |= others
     found: Mapping[Place, Shared] = {}
     if epoch == FINAL_EPOCH:
         shares.sessions.end((group_id, member_id))
         group.release(member_id, list(group.machine.deliveries.partitions))
     elif not request.is_renew_ack:
-        reading = ShareReading(context.broker, group, member_id, configs)
+        reading = ShareReading(context, group, member_id, configs)
         found = await _fetch(context, request, reading, session, waits=not said)
     return _answer(context, request, configs, said, faults, found)
 
@@ -112,6 +121,8 @@ async def _fetch(
         while True:
             # Set before the look, it would be missed by one that waits after it.
             changed.clear()
+            if context.access.group(Operation.READ, request.group_id or ""):
+                return {}  # the permission was taken back while the member waited
             found = await reading.collect(list(session.places), _room(context, request))
             for place in found:
                 if place in session.places:
@@ -187,7 +198,9 @@ def _answer(
     )
 
 
-def _refusal(context: RequestContext, error: GroupError, message: str | None = None) -> Entity:
+def _refusal(
+    context: RequestContext, error: GroupError | ErrorCode, message: str | None = None
+) -> Entity:
     types = response_types("share_fetch", context.api_version)
     return build(
         types.ShareFetchResponse,

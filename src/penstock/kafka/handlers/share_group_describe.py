@@ -8,9 +8,11 @@ from penstock.groups.consumer import partitions
 from penstock.groups.errors import GroupError
 from penstock.groups.share.machine import ShareGroup
 from penstock.groups.share.member import ShareMember
+from penstock.kafka.access import UNKNOWN_OPERATIONS
 from penstock.kafka.answer_bounds import text_bytes
 from penstock.kafka.context import RequestContext
-from penstock.kafka.group_descriptions import GroupDescriber
+from penstock.kafka.errors import ErrorCode
+from penstock.kafka.group_descriptions import HIDDEN_TOPICS, GroupDescriber
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.arrays import MadeItems
 from penstock.kafka.wire.encode import Entity
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from kio.schema.share_group_describe.v1.request import ShareGroupDescribeRequest
 
 ASSIGNOR: Final = "simple"
-OPERATIONS_UNKNOWN: Final = -(1 << 31)
 GROUP_BYTES: Final = 120
 MEMBER_BYTES: Final = 40
 TOPIC_BYTES: Final = 30 + NAME_LENGTH_MAX
@@ -31,7 +32,8 @@ PARTITION_BYTES: Final = 4
 async def handle(context: RequestContext, request: "ShareGroupDescribeRequest") -> Answer:
     """Describe each group by itself."""
     types = response_types("share_group_describe", context.api_version)
-    return await _Describer(context, types).answer(
+    describer = _Describer(context, types, shows_operations=request.include_authorized_operations)
+    return await describer.answer(
         request.group_ids, lambda groups: build(types.ShareGroupDescribeResponse, groups=groups)
     )
 
@@ -57,16 +59,20 @@ class _Describer(GroupDescriber[ShareGroup]):
     def described(self, group: ShareGroup) -> tuple[Entity, int]:
         roster = group.roster
         members = tuple(roster.members[member_id] for member_id in sorted(roster.members))
+        error: GroupError | ErrorCode = GroupError.NONE
+        if not self.may_see(topic_id for member in members for topic_id in member.assigned):
+            error, members = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ()
         described = build(
             self.types.DescribedGroup,
-            error_code=GroupError.NONE,
+            error_code=error,
+            error_message=HIDDEN_TOPICS if error else None,
             group_id=group.group_id,
             group_state=group.state.value,
             group_epoch=roster.epoch,
             assignment_epoch=roster.target_epoch,
             assignor_name=ASSIGNOR,
             members=MadeItems(members, self._member),
-            authorized_operations=OPERATIONS_UNKNOWN,
+            authorized_operations=self.operations(group.group_id),
         )
         return described, len(members)
 
@@ -74,7 +80,9 @@ class _Describer(GroupDescriber[ShareGroup]):
         message = f"Group {group_id} is not a share group."
         return self.absent(group_id, GroupError.GROUP_ID_NOT_FOUND, message)
 
-    def absent(self, group_id: str, error: GroupError, message: str | None = None) -> Entity:
+    def absent(
+        self, group_id: str, error: GroupError | ErrorCode, message: str | None = None
+    ) -> Entity:
         return build(
             self.types.DescribedGroup,
             error_code=error,
@@ -85,7 +93,7 @@ class _Describer(GroupDescriber[ShareGroup]):
             assignment_epoch=0,
             assignor_name="",
             members=(),
-            authorized_operations=OPERATIONS_UNKNOWN,
+            authorized_operations=UNKNOWN_OPERATIONS,
         )
 
     def _member(self, member: ShareMember) -> Entity:

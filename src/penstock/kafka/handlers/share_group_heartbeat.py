@@ -10,6 +10,7 @@ from penstock.groups.share.messages import ShareHeartbeat, ShareHeartbeatReply
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
+from penstock.kafka.group_permissions import member_refusal
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.schema import build, response_types
 
@@ -23,6 +24,16 @@ PARTITION_BYTES: Final = 4
 
 async def handle(context: RequestContext, request: "ShareGroupHeartbeatRequest") -> Answer:
     """Answer with the member's epoch, and with its partitions where they are others."""
+    types = response_types("share_group_heartbeat", context.api_version)
+    refused = await member_refusal(context, request.group_id, request.subscribed_topic_names)
+    if refused:
+        return build(
+            types.ShareGroupHeartbeatResponse,
+            error_code=refused,
+            member_epoch=0,
+            heartbeat_interval=timedelta(0),
+            assignment=None,
+        )
     shares = context.broker.groups.shares
     beat = ShareHeartbeat(
         member_id=request.member_id,
@@ -38,7 +49,6 @@ async def handle(context: RequestContext, request: "ShareGroupHeartbeatRequest")
     if error:
         error = await fresh.group_error(context, request.group_id, error)
     await context.wait_for_room(_bound(reply))
-    types = response_types("share_group_heartbeat", context.api_version)
     assignment = None
     if reply.assigned is not None:
         assignment = types.Assignment(

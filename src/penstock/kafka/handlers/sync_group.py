@@ -5,7 +5,7 @@ has room for it. From version 5 on the member says which
 protocol it believes in (KIP-559).
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.groups.messages import SyncRequest
 from penstock.kafka import confirmed as fresh
@@ -13,13 +13,21 @@ from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.schema import build, response_types
+from penstock.security.acl import Operation
 
 if TYPE_CHECKING:
     from kio.schema.sync_group.v5.request import SyncGroupRequest
 
 
+_REFUSED: Final = {"protocol_type": None, "protocol_name": None, "assignment": b""}
+
+
 async def handle(context: RequestContext, request: "SyncGroupRequest") -> Answer:
     """Wait for the assignment."""
+    types = response_types("sync_group", context.api_version)
+    refused = context.access.group(Operation.READ, request.group_id)
+    if refused:
+        return build(types.SyncGroupResponse, **_REFUSED, error_code=refused)
     reply = await context.broker.groups.sync(
         request.group_id,
         SyncRequest(
@@ -34,13 +42,17 @@ async def handle(context: RequestContext, request: "SyncGroupRequest") -> Answer
             },
         ),
     )
+    # The permission may have been taken back while the member waited.
+    refused = context.access.group(Operation.READ, request.group_id)
+    if refused:
+        return build(types.SyncGroupResponse, **_REFUSED, error_code=refused)
     error = reply.error
     if error:
         error = await fresh.group_error(context, request.group_id, error)
     named = text_bytes(reply.protocol_type) + text_bytes(reply.protocol_name)
     await context.wait_for_room(BASE_BYTES + named + len(reply.assignment))
     return build(
-        response_types("sync_group", context.api_version).SyncGroupResponse,
+        types.SyncGroupResponse,
         error_code=error,
         protocol_type=reply.protocol_type,
         protocol_name=reply.protocol_name,

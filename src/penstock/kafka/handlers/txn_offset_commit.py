@@ -18,6 +18,7 @@ from penstock.kafka.transactions import ErrorVersions, refusal_error, seen_posit
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.schema import build, response_types
+from penstock.security.acl import Operation
 
 if TYPE_CHECKING:
     from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequest
@@ -30,7 +31,13 @@ VERSIONS: Final = ErrorVersions(fenced=3, abortable=4)
 
 async def handle(context: RequestContext, request: "TxnOffsetCommitRequest") -> Answer:
     """Have a transaction hold what can be committed; each partition has its own outcome."""
-    version = context.api_version
+    version, access = context.api_version, context.access
+    refused = access.transaction(Operation.WRITE, request.transactional_id) or access.group(
+        Operation.READ, request.group_id
+    )
+    if refused:
+        count = sum(len(topic.partitions) for topic in request.topics)
+        return await _response(context, request, [refused] * count)
     adds_group = version >= ADDS_GROUP_FROM
     writes, errors = await fresh.settled(context, partial(planned_writes, context, request.topics))
     result = await context.broker.groups.commit_offsets(

@@ -24,6 +24,7 @@ from penstock.kafka.wire.encode import EncodedParts
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import PenstockError, RetryableError
 from penstock.model.ids import PartitionKey
+from penstock.security.acl import Operation
 from penstock.state.answers import TransactionsAborted
 from penstock.state.transaction_commands import AbortTransactions
 from penstock.state.transactions import NO_OPEN, Transaction, TransactionState
@@ -40,10 +41,13 @@ logger = logging.getLogger(__name__)
 async def handle(context: RequestContext, request: "WriteTxnMarkersRequest") -> Answer:
     """Abort what the markers name, one after the other."""
     types = response_types("write_txn_markers", context.api_version)
+    access = context.access
+    refused = access.cluster(Operation.ALTER) and access.cluster(Operation.CLUSTER_ACTION)
     known = await fresh.confirm(context)
     results = ArrayWriter(types.WritableTxnMarkerResult)
     async for marker in context.broker.turns.each(request.markers, cost=MARKER_COST):
-        errors = await _Marker(context, marker).errors(known=known)
+        asked = _Marker(context, marker)
+        errors = asked.refused(refused) if refused else await asked.errors(known=known)
         results.add(
             producer_id=marker.producer_id,
             topics=await _topics(context, types, marker, errors),
@@ -62,6 +66,10 @@ class _Marker:
             for topic in marker.topics
             for number in topic.partition_indexes
         }
+
+    def refused(self, error: ErrorCode) -> dict[tuple[str, int], ErrorCode]:
+        """The error of each partition, whether or not it exists."""
+        return dict.fromkeys(self._partitions, error)
 
     async def errors(self, *, known: bool) -> dict[tuple[str, int], ErrorCode]:
         """Carry it out; the error of each partition.

@@ -20,9 +20,6 @@ logger = logging.getLogger(__name__)
 
 NAMES: Final = {
     17: "SaslHandshake",
-    29: "DescribeAcls",
-    30: "CreateAcls",
-    31: "DeleteAcls",
     34: "AlterReplicaLogDirs",
     36: "SaslAuthenticate",
     38: "CreateDelegationToken",

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from penstock.kafka import confirmed as fresh
+from penstock.kafka.access import Access, refusal_text
 from penstock.kafka.answer_bounds import explanation_bytes
 from penstock.kafka.batch_limits import batch_limits
 from penstock.kafka.context import RequestContext
@@ -38,6 +39,7 @@ from penstock.records.batch import (
     codec_of,
 )
 from penstock.records.check import RecordCheck
+from penstock.security.acl import Operation
 from penstock.state.answers import BatchStatus, Refusal
 from penstock.state.commands import TRANSACTIONAL
 from penstock.state.read.view import Topic
@@ -67,6 +69,7 @@ class ProduceWork(ABC):
     """
 
     __slots__ = (
+        "_access",
         "_acks",
         "_appends",
         "_broker",
@@ -88,6 +91,8 @@ class ProduceWork(ABC):
     def __init__(self, context: RequestContext) -> None:
         self._context = context
         self._broker = context.broker
+        self._access = None if context.broker.authority is None else context.access
+        """Says what the client may do; None: everything."""
         self._source = context.connection.id
         self._version = context.api_version
         self._acks = self._timeout_ms = 0
@@ -186,6 +191,10 @@ class ProduceWork(ABC):
         self, data: TopicData, partitions: Sequence[PartitionData]
     ) -> list[PartitionAnswer]:
         topic = self._topic(data)
+        if self._access is not None:
+            refused = self._refusal(self._access, data, topic)
+            if refused:
+                return [self._refused(part.partition, refused) for part in partitions]
         if topic is None:
             by_id = self._version >= TOPIC_IDS_FROM
             unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -200,6 +209,21 @@ class ProduceWork(ABC):
         limits = batch_limits(topic, self._broker.view.cluster_configs, self._broker.settings)
         now_ms = self._broker.clock.now_ms()
         return [self._check(data, topic, limits, part, now_ms) for part in partitions]
+
+    def _refusal(self, access: Access, data: TopicData, topic: Topic | None) -> ErrorCode:
+        """The error of a client that may not write to a topic, or not by its transactional id."""
+        if self._transactional_id is not None:
+            refused = access.transaction(Operation.WRITE, self._transactional_id)
+            if refused:
+                return refused
+        if topic is None and self._version >= TOPIC_IDS_FROM:
+            return ErrorCode.NONE  # no topic has the id
+        return access.topic(Operation.WRITE, data.name if topic is None else topic.name)
+
+    def _refused(self, partition: int, error: ErrorCode) -> PartitionAnswer:
+        answer = PartitionAnswer(partition, error)
+        self._explain(answer, refusal_text(error))
+        return answer
 
     def _check(
         self,

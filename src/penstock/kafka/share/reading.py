@@ -11,9 +11,10 @@ from penstock.groups.share.configs import READ_COMMITTED, ShareConfigs
 from penstock.groups.share.messages import Place
 from penstock.groups.share.partition import UNKNOWN_START, Acquired
 from penstock.groups.sharing import OpenShare
-from penstock.kafka.broker import Broker
+from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.share.batches import ReadBatches
+from penstock.kafka.share.permissions import refusal_of
 from penstock.kafka.share.start import start_offset
 from penstock.log.fetch.reader import Missing
 from penstock.log.fetch.waiters import Waiter
@@ -51,9 +52,10 @@ class ShareReading:
     """Reads for one request of one member."""
 
     def __init__(
-        self, broker: Broker, group: OpenShare, member_id: str, configs: ShareConfigs
+        self, context: RequestContext, group: OpenShare, member_id: str, configs: ShareConfigs
     ) -> None:
-        self._broker = broker
+        self._access = context.access
+        self._broker = context.broker
         self._group = group
         self._member_id = member_id
         self._configs = configs
@@ -101,6 +103,9 @@ class ShareReading:
             unknown = ErrorCode.UNKNOWN_TOPIC_ID
             return Shared(unknown if topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         key, head = found
+        refused = refusal_of(self._access, self._broker.view, place[0])
+        if refused:
+            return Shared(refused)
         try:
             if self._group.machine.deliveries.start(place) == UNKNOWN_START:
                 now_ms = self._broker.clock.now_ms()

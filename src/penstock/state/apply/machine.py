@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from penstock.model.errors import CorruptDataError, InvalidRequestError
 from penstock.order.outcome import Outcome, Standing
 from penstock.state import (
+    acl_commands,
     commands,
     journal_time,
     migration,
@@ -20,6 +21,7 @@ from penstock.state import (
     transaction_commands,
 )
 from penstock.state.answers import AnyAnswer, Refusal, Refused, Relayed
+from penstock.state.apply import acls as apply_acls
 from penstock.state.apply import agents as apply_agents
 from penstock.state.apply import digests as apply_digests
 from penstock.state.apply import features as apply_cluster
@@ -124,6 +126,8 @@ _HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
     transaction_commands.EndTransaction: apply_transactions.end_transaction,
     transaction_commands.AbortTransactions: apply_transactions.abort_transactions,
     transaction_commands.ExpireTransactions: apply_transactions.expire_transactions,
+    acl_commands.CreateAcls: apply_acls.create_acls,
+    acl_commands.DeleteAcls: apply_acls.delete_acls,
 }
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.model.ids import PartitionKey
+from penstock.security.acl import AclBinding
 from penstock.state.apply.digests import SELECT_DIGESTS, round_of_rows
 from penstock.state.apply.histories import SELECT_HISTORIES, history_of_row
 from penstock.state.cluster_tables import (
@@ -258,6 +259,14 @@ class Queries(PipelineQueries, LossQueries, TransactionQueries):
         """URLs of the stores of other clusters that objects lie in. Reads all objects' rows."""
         rows = self._execute("SELECT DISTINCT origin FROM objects WHERE origin != ''")
         return sorted(url for (url,) in rows)
+
+    # -- access rules --------------------------------------------------------------------------
+
+    def acls(self) -> list[AclBinding]:
+        """All access rules, in order."""
+        columns = "resource_type, name, pattern_type, principal, host, operation, permission"
+        rows = self._of_transactions(f"SELECT {columns} FROM acls ORDER BY {columns}")  # noqa: S608
+        return [AclBinding(*row) for row in rows]
 
     # -- producers -----------------------------------------------------------------------------
 

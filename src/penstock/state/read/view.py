@@ -20,7 +20,9 @@ from penstock.model.ids import (
 )
 from penstock.model.topic_names import folded
 from penstock.records.sums import partition_seed
+from penstock.security.acl_index import AclIndex
 from penstock.state.changes import (
+    AclsChanged,
     AgentChanged,
     AgentRemoved,
     AgentSeen,
@@ -92,7 +94,7 @@ class StateView:
         """An empty view; `load` reads one."""
         self.cluster_configs: dict[str, str] = {}
         self.generation = 0
-        """Grows with each change of a topic or config, so that others can cache."""
+        """Grows with each change of a topic, config or access rule, so that others can cache."""
         self.loaded_position = 0
         """The last entry of the state that `load` read."""
         self.feature_level = 1
@@ -102,6 +104,8 @@ class StateView:
         """Histories that the journal has lost and no operator has closed, by number."""
         self.digests = DigestRound()
         """The last round of digests, and what is answered of it."""
+        self.acls = AclIndex()
+        """The access rules. A change of them is one of `generation`, too."""
         self.agents_generation = 0
         """Grows with each change of an agent or of a shard's owner."""
         self._agents: dict[int, Agent] = {}
@@ -130,6 +134,7 @@ class StateView:
         queries.begin()
         try:
             self.cluster_configs = queries.cluster_configs()
+            self.acls.replace(queries.acls())
             for row in queries.topic_rows():
                 self._put(
                     Topic(
@@ -198,6 +203,9 @@ class StateView:
                 self._delete(change)
             elif type(change) is ClusterConfigsChanged:
                 self.cluster_configs = change.configs
+                self.generation += 1
+            elif type(change) is AclsChanged:
+                self.acls.change(added=change.added, removed=change.removed)
                 self.generation += 1
             else:
                 self._change_cluster(change)
