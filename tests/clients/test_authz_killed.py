@@ -7,6 +7,10 @@ import json
 import threading
 from pathlib import Path
 
+import pytest
+from oso_cloud import Oso, Value
+from oso_cloud.api import OsoException
+
 from support.authz import POLICY, TEST_KEY, AuthzProcess
 
 WRITERS = 8
@@ -57,6 +61,36 @@ class Writer(threading.Thread):
             return
         finally:
             connection.close()
+
+
+def test_a_list_whose_server_was_killed_between_pages_begins_again(tmp_path: Path) -> None:
+    server = AuthzProcess(tmp_path / "data", tmp_path / "log", "--test-key")
+    server.start()
+    assert server.call("POST", "/api/policy", {"src": POLICY})[0] == 200
+    alice = {"type": "User", "id": "alice"}
+    facts = [
+        {
+            "predicate": "has_role",
+            "args": [
+                alice,
+                {"type": "String", "id": "reader"},
+                {"type": "Repository", "id": str(n)},
+            ],
+        }
+        for n in range(30)
+    ]
+    assert server.call("POST", "/api/batch", [{"inserts": facts}])[0] == 200
+    oso = Oso(url=server.url, api_key=TEST_KEY)
+    asked = (Value("User", "alice"), "read", "Repository", 10)
+    first = oso.list_paginated(*asked)
+    server.kill()
+    server.start()
+    with pytest.raises(OsoException, match="begin again without page_token") as caught:
+        oso.list_paginated(*asked, first.next_page_token)
+    assert caught.value.status_code == 400
+    assert oso.list(*asked[:3]) == sorted(map(str, range(30)))
+    oso.api.session.close()
+    assert server.stop() == 0
 
 
 def test_every_acknowledged_write_is_there_after_a_kill(tmp_path: Path) -> None:

@@ -443,7 +443,7 @@ _TABLE: Final = (
     Metric(
         "penstock_authz_position",
         _G,
-        "Position of the last applied entry of an environment.",
+        "Position of the last applied entry of an environment that is open.",
         "environment",
         open_label=_OF_AUTHZ,
     ),

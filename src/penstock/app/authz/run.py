@@ -4,7 +4,8 @@ import asyncio
 import logging
 import os
 
-from penstock.app.authz.server import AuthzServer, AuthzSettings
+from penstock.app.authz.server import AuthzServer, AuthzSettings, within
+from penstock.app.descriptors import raise_limit
 from penstock.app.host.supervisor import on_signals
 from penstock.app.process import (
     INTERRUPTED_EXIT_STATUS,
@@ -29,7 +30,7 @@ def run(settings: AuthzSettings, *, log_level: str) -> None:
         PenstockError: it could not start, or nothing could be written any more.
     """
     configure_logs(log_level)
-    runner()(_serve(settings))
+    runner()(_serve(within(settings, raise_limit())))
 
 
 async def _serve(settings: AuthzSettings) -> None:

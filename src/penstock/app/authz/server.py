@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,13 @@ from penstock.app.http.gate import HttpGate, HttpLimits
 from penstock.app.instruments import HttpCounts
 from penstock.authz.service.call import Answer, Call
 from penstock.authz.service.handling import Answering
-from penstock.authz.service.service import DEFAULT_ENVIRONMENT, TEST_KEY, Service
+from penstock.authz.service.service import (
+    DEFAULT_ENVIRONMENT,
+    FILES_OF_ENVIRONMENT,
+    OPEN_MAX,
+    TEST_KEY,
+    Service,
+)
 from penstock.config.addresses import Address
 from penstock.model.errors import ConflictError, InvalidRequestError
 from penstock.observability.exposition import CONTENT_TYPE, Exposition
@@ -32,6 +38,7 @@ PORT_NAME: Final = "authz"
 _BACKLOG: Final = 512
 _LOOK_S: Final = 1.0
 _DRAIN_S: Final = 10.0
+_OTHER_FILES: Final = 50
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -46,6 +53,19 @@ class AuthzSettings:
     with_test_key: bool = False
     fsync: bool = True
     connections_max: int = 1_000
+    environments_open_max: int = OPEN_MAX
+
+
+def within(settings: AuthzSettings, files: int) -> AuthzSettings:
+    """Fit connections and open environments into a limit of open files: half of it each at most."""
+    half = files // 2
+    return replace(
+        settings,
+        connections_max=max(10, min(settings.connections_max, half - _OTHER_FILES)),
+        environments_open_max=max(
+            4, min(settings.environments_open_max, half // FILES_OF_ENVIRONMENT)
+        ),
+    )
 
 
 class AuthzServer:
@@ -62,7 +82,13 @@ class AuthzServer:
             )
         self.settings = settings
         self.address = settings.http
-        self.service = Service(settings.data, clock=clock, random=random, fsync=settings.fsync)
+        self.service = Service(
+            settings.data,
+            clock=clock,
+            random=random,
+            fsync=settings.fsync,
+            open_max=settings.environments_open_max,
+        )
         self.metrics = Metrics()
         self._clock = clock
         self._started_s = clock.monotonic_s()
@@ -188,7 +214,7 @@ class AuthzServer:
     def _gauges(self) -> dict[str, float]:
         return {
             "penstock_uptime_seconds": self._clock.monotonic_s() - self._started_s,
-            "penstock_authz_environments": len(self.service.environments),
+            "penstock_authz_environments": len(self.service.directory.environments),
         }
 
     def _labelled(self) -> dict[str, dict[str, float]]:

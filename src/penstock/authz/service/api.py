@@ -97,10 +97,9 @@ class Api:
     def call(self, call: Call) -> Answering:
         """Answer a call, at once or later. Raises nothing, but for what ends the process."""
         try:
-            found = self._answer(call)
+            return self._answer(call)
         except Exception as error:  # noqa: BLE001 - each is answered, and bugs are heard
             return _answer_of(error, call)
-        return found if isinstance(found, Answer) else _guarded(found, call)
 
     def _answer(self, call: Call) -> Answering:
         known = self._table.get((call.method, call.path))
@@ -117,8 +116,10 @@ class Api:
         environment = self._environment(access.environment)
         token = call.headers.get(_OFFSET_HEADER)
         if token is not None and not environment.is_reached(token):
-            return _after(environment, token, lambda: handler(environment, access, call))
-        return handler(environment, access, call)
+            waited = _after(environment, token, lambda: handler(environment, access, call))
+            return _guarded(waited, environment, call)
+        found = handler(environment, access, call)
+        return found if isinstance(found, Answer) else _guarded(found, environment, call)
 
     def _access(self, header: str) -> Access | None:
         accesses = self._directory.version
@@ -160,11 +161,14 @@ async def _after(environment: Environment, token: str, handle: Callable[[], Answ
     return found if isinstance(found, Answer) else await found
 
 
-async def _guarded(found: Awaitable[Answer], call: Call) -> Answer:
+async def _guarded(found: Awaitable[Answer], environment: Environment, call: Call) -> Answer:
+    environment.user_count += 1
     try:
         return await found
     except Exception as error:  # noqa: BLE001 - each is answered, and bugs are heard
         return _answer_of(error, call)
+    finally:
+        environment.user_count -= 1
 
 
 def _answer_of(error: Exception, call: Call) -> Answer:

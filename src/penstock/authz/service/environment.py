@@ -164,6 +164,8 @@ class Environment:
         self._threads = threading.local()
         self._thread_readers: list[_Reader] = []
         self.position = self._replica.position
+        self.user_count = 0
+        """Calls that are under way: it stays open for them."""
         (self.log,) = self._loop_reader.connection.execute("SELECT log FROM environment").fetchone()
         self._candidate: Program | None = None
         self.policy = self._stored_policy()
@@ -184,9 +186,18 @@ class Environment:
         """Journal time at `position`."""
         return self._replica.time_ms
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it may be closed: it opens again for the next call."""
+        return self._writer.is_idle and not self.user_count
+
     async def close(self) -> None:
         """End what waits, and close the database."""
         await self._writer.close()
+        self.close_idle()
+
+    def close_idle(self) -> None:
+        """Close the database, while nothing is under way."""
         for reader in (self._loop_reader, *self._thread_readers):
             reader.connection.close()
         self._replica.close()

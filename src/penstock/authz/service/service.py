@@ -11,6 +11,7 @@ DIR/environments/NAME.sqlite  an environment's facts and policy, with its journa
 
 import asyncio
 import os
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -33,6 +34,9 @@ DEFAULT_ENVIRONMENT: Final = "default"
 TEST_KEY: Final = "e_0123456789_12345_osotesttoken01xiIn"
 """The key that the vendor documents for local tests; it is accepted where it is asked for."""
 KEY_FILE: Final = "key"
+OPEN_MAX: Final = 200
+FILES_OF_ENVIRONMENT: Final = 12
+"""Files that an open environment has open: three of SQLite's for each of its connections."""
 _WRITERS: Final = 4
 _READERS: Final = 2
 _INSTANCE_BYTES: Final = 6
@@ -43,9 +47,18 @@ class Service:
 
     Args:
         fsync: false gives up the last writes in a power cut.
+        open_max: environments that are kept open, those used last; more only while all are in use.
     """
 
-    def __init__(self, data: Path, *, clock: Clock, random: Random, fsync: bool = True) -> None:
+    def __init__(
+        self,
+        data: Path,
+        *,
+        clock: Clock,
+        random: Random,
+        fsync: bool = True,
+        open_max: int = OPEN_MAX,
+    ) -> None:
         self.data = data
         self._clock = clock
         self._random = random
@@ -54,7 +67,9 @@ class Service:
         self._writing = ThreadPoolExecutor(_WRITERS, "authz-write")
         self._reading = ThreadPoolExecutor(_READERS, "authz-read")
         self._watching = ThreadPoolExecutor(1, "authz-watch")
-        self.environments: dict[str, Environment] = {}
+        self.environments: OrderedDict[str, Environment] = OrderedDict()
+        """The open ones, that used last at the end."""
+        self._open_max = open_max
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Has the error after which nothing can be written."""
         self.compared = {True: 0, False: 0}
@@ -96,8 +111,7 @@ class Service:
         if with_test_key:
             access = Access("test", DEFAULT_ENVIRONMENT, ADMIN, "test key")
             self.directory.lend(TEST_KEY, access)
-        for name in self.directory.environments:
-            self._open_environment(name)
+        self._open_environment(DEFAULT_ENVIRONMENT)
         instance = self._random.token_bytes(_INSTANCE_BYTES).hex()
         self.changes = Changes(self._clock, self._reading)
         questions = Questions(self._clock, instance, self._compare)
@@ -106,10 +120,18 @@ class Service:
         self.api = Api(self.directory, self.environment, questions, self.changes, admin, watching)
 
     def environment(self, name: str) -> Environment:
-        """Give an environment. Raises: NotFoundError."""
+        """Give an environment, opened if it isn't.
+
+        Raises:
+            NotFoundError: the directory doesn't have it.
+            PenstockError: its database can't be opened.
+        """
         found = self.environments.get(name)
         if found is None:
-            raise NotFoundError("find", "environment", f"the environment {name} isn't open here")
+            if name not in self.directory.environments:
+                raise NotFoundError("find", "environment", f"there isn't an environment {name}")
+            return self._open_environment(name)
+        self.environments.move_to_end(name)
         return found
 
     async def close(self) -> None:
@@ -137,7 +159,16 @@ class Service:
                 reading=self._reading,
                 failed=self._fail,
             )
+            self._close_idle()
         return self.environments[name]
+
+    def _close_idle(self) -> None:
+        """Close what was used longest ago, but for the newest."""
+        for name in list(self.environments)[:-1]:
+            if len(self.environments) <= self._open_max:
+                return
+            if self.environments[name].is_idle:
+                self.environments.pop(name).close_idle()
 
     def _write_key(self, text: str) -> None:
         path = self.key_file

@@ -58,6 +58,7 @@ class Watching:
 
     async def _events(self, environment: Environment, position: int) -> AsyncGenerator[bytes, None]:
         self.watcher_count += 1
+        environment.user_count += 1
         loop = asyncio.get_running_loop()
         try:
             yield b": watching\n\n"
@@ -74,6 +75,7 @@ class Watching:
                     yield b": nothing\n\n"
         finally:
             self.watcher_count -= 1
+            environment.user_count -= 1
 
 
 def _event(entry: JournalEntry, idle: frozenset[int], token: str) -> bytes:

@@ -85,10 +85,15 @@ class Writer(Generic[CommandT]):
                 asyncio.get_running_loop().call_soon(self._next)
         return future
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits, and nothing is under way."""
+        return self._running is None and self._checkpoint is None and not self._waiting
+
     async def close(self) -> None:
         """Write what waits, and take nothing more."""
         self._is_closed = True
-        if self._running is not None or self._waiting or self._checkpoint is not None:
+        if not self.is_idle:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
 
@@ -162,6 +167,5 @@ class Writer(Generic[CommandT]):
         self._rest()
 
     def _rest(self) -> None:
-        is_idle = self._running is None and self._checkpoint is None and not self._waiting
-        if is_idle and self._idle is not None and not self._idle.done():
+        if self.is_idle and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.app.authz.server import AuthzServer, AuthzSettings
+from penstock.app.authz.server import AuthzServer, AuthzSettings, within
 from penstock.authz.service import environment as environment_module
 from penstock.authz.service import tokens
 from penstock.config.addresses import Address
@@ -315,6 +315,53 @@ async def test_the_end_answers_what_was_asked_and_ends_streams(tmp_path: Path) -
     async with connected(again) as client:
         assert (await client.call("POST", "/api/authorize", check("a")))[2] == {"allowed": True}
     await again.stop()
+
+
+async def test_environments_are_opened_as_they_are_used_and_closed_when_idle(
+    tmp_path: Path,
+) -> None:
+    settings = AuthzSettings(
+        data=tmp_path, http=LOOPBACK, with_test_key=True, environments_open_max=2
+    )
+    server = AuthzServer(settings, clock=SystemClock(), random=SystemRandom())
+    await server.start()
+    keys = {}
+    async with connected(server) as client:
+        for number in range(5):
+            name = f"e{number}"
+            await client.call("POST", "/v1/environments", {"name": name})
+            _, _, made = await client.call("POST", "/v1/keys", {"environment": name})
+            keys[name] = made["key"]
+        assert len(server.service.environments) == 2
+        async with connected(server) as watcher:
+            watcher.send("GET", "/api/watch", key=keys["e0"])
+            await watcher.reader.readuntil(b": watching\n\n")
+            for _ in range(2):
+                for name, key in keys.items():
+                    client.send("POST", "/api/policy", {"src": POLICY}, key=key)
+                    assert (await client.answer())[0] in (200, 202)
+                    client.send("POST", "/api/batch", [{"inserts": [role(name)]}], key=key)
+                    assert (await client.answer())[0] == 200
+                    client.send("POST", "/api/authorize", check(name), key=key)
+                    assert (await client.answer())[2] == {"allowed": True}
+                    # The one that is watched stays.
+                    assert "e0" in server.service.environments
+                    assert len(server.service.environments) <= 2
+            assert (await next_event(watcher))[1]["changes"][0].keys() == {"policy"}
+        for name, key in keys.items():
+            client.send("POST", "/api/authorize", check("e1"), key=key)
+            assert (await client.answer())[2] == {"allowed": name == "e1"}
+    await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("files", "connections", "environments"), [(1_024, 462, 42), (1 << 20, 1_000, 200), (64, 10, 4)]
+)
+def test_connections_and_environments_fit_the_limit_of_open_files(
+    tmp_path: Path, files: int, connections: int, environments: int
+) -> None:
+    found = within(AuthzSettings(data=tmp_path, http=LOOPBACK), files)
+    assert (found.connections_max, found.environments_open_max) == (connections, environments)
 
 
 async def test_one_process_has_a_directory(server: AuthzServer) -> None:
