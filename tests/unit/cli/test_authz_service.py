@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -58,7 +59,7 @@ def test_a_key_is_made_listed_and_revoked(server: AuthzProcess) -> None:
 
 def test_explain_shows_the_derivation_or_what_would_allow_it(server: AuthzProcess) -> None:
     key = (server.data / "key").read_text().strip()
-    assert server.call("POST", "/api/policy", {"src": POLICY}, key=key)[0] == 200
+    assert server.call("POST", "/api/policy", {"src": POLICY}, key=key)[0] in (200, 202)
     values = (("User", "alice"), ("String", "reader"), ("Repository", "anvil"))
     fact = {"predicate": "has_role", "args": [{"type": kind, "id": id_} for kind, id_ in values]}
     assert server.call("POST", "/api/batch", [{"inserts": [fact]}], key=key)[0] == 200
@@ -70,6 +71,20 @@ def test_explain_shows_the_derivation_or_what_would_allow_it(server: AuthzProces
     assert 'has_role(User{"bob"}, "maintainer", Repository{"anvil"})' in denied
     wrong = run(server, "explain", "alice", "read", "Repository:anvil")
     assert "it isn't TYPE:ID" in str(wrong.exception)
+
+
+def test_an_earlier_position_is_recovered_beside_the_running_service(
+    server: AuthzProcess, tmp_path: Path
+) -> None:
+    key = (server.data / "key").read_text().strip()
+    server.call("POST", "/api/policy", {"src": POLICY}, key=key)
+    arguments = ["authz", "recover", "--data", str(server.data), "--to-position", "2"]
+    output = tmp_path / "before.sqlite"
+    result = CliRunner().invoke(root, [*arguments, str(output)])
+    assert result.output == f"recovered environment default at position 2 in {output}\n"
+    assert output.stat().st_size > 0
+    both = CliRunner().invoke(root, [*arguments, "--to-time", "2026-01-01", str(output)])
+    assert "give one of both" in str(both.exception)
 
 
 def test_without_a_key_the_error_says_what_to_do(server: AuthzProcess) -> None:

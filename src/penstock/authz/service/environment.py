@@ -20,7 +20,7 @@ from penstock.authz.polar.check import check
 from penstock.authz.polar.errors import PolicyError
 from penstock.authz.polar.program import Fact, Program, Value
 from penstock.authz.polar.tabled import STEPS_MAX
-from penstock.authz.service import tokens
+from penstock.authz.service import keeping, tokens
 from penstock.authz.service.writer import Writer
 from penstock.authz.state.entries import (
     Begin,
@@ -34,6 +34,7 @@ from penstock.authz.state.entries import (
 from penstock.authz.state.environment import EnvironmentMachine
 from penstock.model.errors import (
     InvalidRequestError,
+    NotFoundError,
     OverloadedError,
     PenstockError,
     RetryableError,
@@ -138,6 +139,7 @@ class Environment:
         name: str,
         path: Path,
         *,
+        snapshots: Path,
         fsync: bool,
         clock: Clock,
         random: Random,
@@ -147,11 +149,14 @@ class Environment:
     ) -> None:
         """Open, or create.
 
+        Args:
+            snapshots: the folder of its snapshots.
         Raises:
             PenstockError: as `Replica.open`.
         """
         self.name = name
         self.path = path
+        self._snapshots = snapshots
         self._clock = clock
         self._reading = reading
         self._replica: Replica[list[Outcome]] = Replica.open(
@@ -179,6 +184,7 @@ class Environment:
             applied=self._on_applied,
             is_alone=lambda command: isinstance(command, SetPolicy),
             failed=failed,
+            upkeep=self._upkeep,
         )
 
     @property
@@ -250,9 +256,19 @@ class Environment:
             return False
         return True
 
+    def _upkeep(self) -> None:
+        """Take a snapshot where one is due. Any thread."""
+        last = max((at for at, _ in keeping.snapshots(self._snapshots)), default=0)
+        if self._replica.position - last >= keeping.SNAPSHOT_ENTRIES:
+            keeping.keep(self._replica, self._snapshots)
+
     def journal(self, position: int, count: int) -> list[tuple[JournalEntry, frozenset[int]]]:
         """Read entries after a position, with the places of their commands that changed nothing.
-        Any thread."""
+        Any thread.
+
+        Raises:
+            NotFoundError: entries right after the position aren't kept any more.
+        """
         connection = connect_reader(self.path)
         try:
             connection.execute("BEGIN")
@@ -262,6 +278,14 @@ class Environment:
                 (position, count),
             )
             found = [JournalEntry(*row) for row in rows]
+            if found and found[0].position != position + 1:
+                raise NotFoundError(
+                    "read",
+                    "changes",
+                    f"those after position {position} aren't kept any more; "
+                    f"{found[0].position} is the first",
+                    "begin without a token",
+                )
             return [
                 (
                     entry,

@@ -6,6 +6,7 @@ DIR/lock                      one process at a time
 DIR/key                       the first key's text, for its owner alone
 DIR/directory.sqlite          environments and keys, with their journal
 DIR/environments/NAME.sqlite  an environment's facts and policy, with its journal
+DIR/snapshots/NAME/           its last two snapshots
 ```
 """
 
@@ -152,6 +153,7 @@ class Service:
             self.environments[name] = Environment(
                 name,
                 self.data / "environments" / f"{name}.sqlite",
+                snapshots=self.data / "snapshots" / name,
                 fsync=self._fsync,
                 clock=self._clock,
                 random=self._random,

@@ -15,7 +15,6 @@ from penstock.authz.service import tokens
 from penstock.authz.service.call import Answer, Call
 from penstock.authz.service.directory import Access
 from penstock.authz.service.environment import Environment
-from penstock.authz.service.handling import Answering
 from penstock.authz.state import entries
 from penstock.authz.state.entries import Clear, Delete, Insert, SetPolicy, Write
 from penstock.model.errors import InvalidRequestError, OverloadedError
@@ -40,7 +39,7 @@ class Watching:
         self._executor = executor
         self.watcher_count = 0
 
-    def watch(self, environment: Environment, access: Access, call: Call) -> Answering:  # noqa: ARG002
+    async def watch(self, environment: Environment, access: Access, call: Call) -> Answer:  # noqa: ARG002
         """GET /api/watch: changes after the header Last-Event-ID or `?after=TOKEN`, else from now
         on."""
         token = dict(parse_qsl(call.query)).get("after", "") or call.headers.get("last-event-id")
@@ -53,6 +52,9 @@ class Watching:
                 )
         if self.watcher_count >= WATCHERS_MAX:
             raise OverloadedError("watch", "changes", f"{WATCHERS_MAX} watchers are connected")
+        loop = asyncio.get_running_loop()
+        # Whether the entries are kept is an answer, not the end of a stream.
+        await loop.run_in_executor(self._executor, environment.journal, position, 1)
         stream = self._events(environment, position)
         return Answer(200, b"", (("Cache-Control", "no-store"),), CONTENT_TYPE, stream)
 

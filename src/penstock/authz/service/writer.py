@@ -37,6 +37,7 @@ class Writer(Generic[CommandT]):
         applied: is called with each entry before its answers are given out.
         is_alone: whether a command is an entry of its own.
         failed: is called when nothing can be written any more.
+        upkeep: is called by the executor after each checkpoint.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Writer(Generic[CommandT]):
         applied: Callable[[Applied[list[Outcome]], list[CommandT]], None],
         is_alone: Callable[[CommandT], bool],
         failed: Callable[[PenstockError], None],
+        upkeep: Callable[[], None] = lambda: None,
     ) -> None:
         self._replica = replica
         self._environment = environment
@@ -57,10 +59,11 @@ class Writer(Generic[CommandT]):
         self._applied = applied
         self._is_alone = is_alone
         self._failed = failed
+        self._upkeep = upkeep
         self._waiting: deque[tuple[CommandT, int, asyncio.Future[Outcome]]] = deque()
         self._running: asyncio.Future[Applied[list[Outcome]]] | None = None
         self._is_closed = False
-        self._checkpoint: asyncio.Future[int] | None = None
+        self._checkpoint: asyncio.Future[None] | None = None
         self._idle: asyncio.Future[None] | None = None
 
     def submit(self, command: CommandT, *, weight: int = 1) -> asyncio.Future[Outcome]:
@@ -152,14 +155,20 @@ class Writer(Generic[CommandT]):
         self._next()
         if self._replica.checkpoint_due and self._checkpoint is None and error is None:
             loop = asyncio.get_running_loop()
-            self._checkpoint = loop.run_in_executor(self._executor, self._replica.checkpoint)
+            self._checkpoint = loop.run_in_executor(self._executor, self._maintain)
             self._checkpoint.add_done_callback(self._checkpointed)
 
-    def _checkpointed(self, ended: "asyncio.Future[int]") -> None:
+    def _maintain(self) -> None:
+        self._replica.checkpoint()
+        self._upkeep()
+
+    def _checkpointed(self, ended: "asyncio.Future[None]") -> None:
         self._checkpoint = None
         error = ended.exception()
         if isinstance(error, RetryableError):
-            heard(Cause.DATABASE_FULL, error, logger, "no checkpoint of an authorization database")
+            heard(
+                Cause.DATABASE_FULL, error, logger, "no checkpoint, or no snapshot, of a database"
+            )
         elif isinstance(error, PenstockError):
             self._failed(error)
         elif error is not None:

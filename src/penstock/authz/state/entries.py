@@ -24,7 +24,8 @@ class _Base(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Begin(_Base, frozen=True, tag="begin"):
-    """The first command of an environment: `log` identifies this history in tokens."""
+    """Begins a history, which `log` names in tokens: the first entry of an environment, and the
+    first one after a recovery."""
 
     log: bytes
 

@@ -149,8 +149,11 @@ class EnvironmentMachine:
         return outcomes
 
     def _begin(self, position: int, command: Begin) -> Outcome:
-        row = (self._name, command.log)
-        self._execute("INSERT OR IGNORE INTO environment VALUES (1, ?, ?, 0)", row)
+        self._execute(
+            "INSERT INTO environment VALUES (1, ?, ?, 0)"
+            " ON CONFLICT (id) DO UPDATE SET log = excluded.log",
+            (self._name, command.log),
+        )
         return Done(position, 1)
 
     def _once(self, position: int, command: _C, apply: _Apply[_C]) -> Outcome:

@@ -12,6 +12,7 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "explain": Lazy("authz_explain", "Say why something is allowed, or what would allow it."),
     "environment": Lazy("authz_environment", "List and create environments."),
     "key": Lazy("authz_key", "List, create and revoke keys."),
+    "recover": Lazy("authz_recover", "Make a database of an earlier position."),
     "policy": Lazy("authz_policy", "Check, format and test policies, without a server."),
 }
 

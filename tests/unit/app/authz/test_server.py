@@ -13,9 +13,10 @@ import pytest
 
 from penstock.app.authz.server import AuthzServer, AuthzSettings, within
 from penstock.authz.service import environment as environment_module
-from penstock.authz.service import tokens
+from penstock.authz.service import keeping, tokens
 from penstock.config.addresses import Address
 from penstock.model.errors import ConflictError, InvalidRequestError
+from penstock.replica import replica as replica_module
 from penstock.system.clock import SystemClock
 from penstock.system.heard import Cause, swallowed_counts
 from penstock.system.randomness import SystemRandom
@@ -283,6 +284,28 @@ async def test_a_watcher_sees_each_change_and_goes_on_where_it_was_cut_off(
             assert (await next_event(watcher))[1]["changes"] == [{"clear": True}]
         status, _, _ = await client.call("GET", "/api/watch?after=nonsense")
         assert status == 400
+
+
+async def test_snapshots_are_taken_under_load_and_a_watcher_learns_what_is_gone(
+    server: AuthzServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "SNAPSHOT_ENTRIES", 20)
+    monkeypatch.setattr(replica_module, "_CHECKPOINT_DUE_BYTES", 1)
+    environment = server.service.environments["default"]
+    folder = server.settings.data / "snapshots" / "default"
+    async with connected(server) as client:
+        await client.call("POST", "/api/policy", {"src": POLICY})
+        token = environment.token(environment.position)
+        async with asyncio.timeout(60):
+            number = 0
+            while len(keeping.snapshots(folder)) < 2 or keeping.snapshots(folder)[0][0] < 30:
+                await client.call("POST", "/api/batch", [{"inserts": [role(str(number))]}])
+                number += 1
+        status, _, answer = await client.call("GET", f"/api/watch?after={token}")
+        assert status == 404, answer
+        assert "aren't kept any more" in answer["message"]
+        _, _, facts = await client.call("GET", "/api/facts?predicate=has_role")
+        assert len(facts) == number
 
 
 async def test_a_watcher_that_leaves_is_counted_out(server: AuthzServer) -> None:
