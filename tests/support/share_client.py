@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
 from penstock.cli.client import connection
 from penstock.config.addresses import Address, parse_address
 from penstock.records.batch import stored_header
 from penstock.records.decode import decode_batch
+from support.waiting import eventually
 
 SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
     **connection.SPOKEN,
@@ -213,6 +216,13 @@ class ShareMember:
             for one in topic.partitions
         }
 
+    def start(self, number: int) -> int:
+        """The start of a partition; -1: it is not known, or there is no group yet."""
+        try:
+            return self.offsets(number)[number][0]
+        except AssertionError:
+            return -1
+
     def alter(self, starts: Mapping[int, int]) -> tuple[str, dict[int, str]]:
         """Send AlterShareGroupOffsets."""
         reply = self.connection.request(
@@ -288,3 +298,44 @@ def values_of(data: bytes) -> list[tuple[int, bytes]]:
         ]
         at += header.length
     return found
+
+
+def led_elsewhere(bootstrap: str, prefix: str) -> str:
+    """Make topics of one partition until the agent that leads one is not the coordinator of the
+    group named after it, TOPIC-readers; that topic's name."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    eventually(lambda: len(admin.list_topics(timeout=30).brokers), lambda count: count > 1)
+    address = bootstrap.split(",", maxsplit=1)[0]
+    for number in range(100):
+        topic = f"{prefix}{number}"
+        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
+        leader = _leader(admin, topic)
+        while leader < 0:
+            leader = _leader(admin, topic)
+        if owner_of(address, f"{topic}-readers")[0] != leader:
+            return topic
+    raise AssertionError("the coordinators of 100 groups lead the partitions that these read")
+
+
+def owner_of(address: str, group_id: str) -> tuple[int, str]:
+    """The id and the address of a group's coordinator, as one agent names it."""
+    asking = connection.Connection(
+        parse_address(address, setting="bootstrap"), timeout_s=30, spoken=SPOKEN
+    )
+
+    def ask() -> tuple[int, str]:
+        found = asking.request(
+            "find_coordinator",
+            lambda types: types.FindCoordinatorRequest(key=group_id, key_type=0),
+        )
+        return int(found.node_id), f"{found.host}:{int(found.port)}"
+
+    try:
+        return eventually(ask, lambda found: found[0] >= 0)
+    finally:
+        asking.close()
+
+
+def _leader(admin: AdminClient, topic: str) -> int:
+    shown = admin.list_topics(topic, timeout=30).topics[topic].partitions
+    return int(shown[0].leader) if 0 in shown else -1

@@ -1,8 +1,8 @@
 """ShareAcknowledge 1 to 2: a member says what became of records that it has (KIP-932); from version
 2 on it may ask for more time (KIP-1222).
 
-What is answered without an error is journaled. Where the group is another agent's, the request goes
-there (`kafka.share.elsewhere`).
+What is answered without an error is journaled. Where the group is another agent's, the answer names
+it (`kafka.share.elsewhere`).
 """
 
 import uuid
@@ -17,6 +17,13 @@ from penstock.kafka.access import refusal_text
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
+from penstock.kafka.share.elsewhere import (
+    ELSEWHERE,
+    NO_LEADER,
+    Leader,
+    endpoints_of,
+    leader_of,
+)
 from penstock.kafka.share.permissions import unreadable
 from penstock.kafka.share.requests import (
     acknowledged,
@@ -46,11 +53,13 @@ async def handle(context: RequestContext, request: "ShareAcknowledgeRequest") ->
         return _refusal(context, refused, refusal_text(refused))
     shares = context.broker.groups.shares
     group = shares.open(group_id)
-    if isinstance(group, GroupError):
+    if isinstance(group, GroupError) and group not in ELSEWHERE:
         return _refusal(context, group)
     session = shares.sessions.acknowledge((group_id, member_id), epoch)
     if isinstance(session, GroupError):
         return _refusal(context, session)
+    if isinstance(group, GroupError):
+        return _send_away(context, request)
     said = acknowledged(request.topics)
     configs = shares.configs(group_id)
     renews = request.is_renew_ack and configs.renew_acknowledge
@@ -72,8 +81,23 @@ async def handle(context: RequestContext, request: "ShareAcknowledgeRequest") ->
     return _answer(context, named(request.topics), outcomes, configs.record_lock_duration_ms)
 
 
+def _send_away(context: RequestContext, request: "ShareAcknowledgeRequest") -> Entity:
+    """Name the agent to ask; nothing that is said is taken."""
+    key = (request.group_id or "", request.member_id or "")
+    if request.share_session_epoch == FINAL_EPOCH:
+        context.broker.groups.shares.sessions.end(key)
+    leader = leader_of(context.broker, key[0])
+    away = AckFault(GroupError.NOT_LEADER_OR_FOLLOWER, "Another agent owns the share partition.")
+    places = named(request.topics)
+    return _answer(context, places, dict.fromkeys(places, away), 0, leader)
+
+
 def _answer(
-    context: RequestContext, places: list[Place], faults: dict[Place, AckFault], lock_ms: int
+    context: RequestContext,
+    places: list[Place],
+    faults: dict[Place, AckFault],
+    lock_ms: int,
+    leader: Leader = NO_LEADER,
 ) -> Entity:
     types = response_types("share_acknowledge", context.api_version)
     by_topic: dict[bytes, list[Entity]] = {}
@@ -85,7 +109,9 @@ def _answer(
                 partition_index=number,
                 error_code=GroupError.NONE if fault is None else fault.error,
                 error_message=None if fault is None else fault.message,
-                current_leader=types.LeaderIdAndEpoch(leader_id=-1, leader_epoch=-1),
+                current_leader=types.LeaderIdAndEpoch(
+                    leader_id=leader.node_id, leader_epoch=leader.epoch
+                ),
             )
         )
     return build(
@@ -98,7 +124,7 @@ def _answer(
             )
             for topic_id, partitions in by_topic.items()
         ),
-        node_endpoints=(),
+        node_endpoints=endpoints_of(types, leader),
     )
 
 

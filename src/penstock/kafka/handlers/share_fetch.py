@@ -3,7 +3,7 @@
 
 Acknowledgements come first, and are journaled before the answer; then records are acquired. A
 request that finds none waits for new ones, and for those that others release. Where the group is
-another agent's, the answer says so.
+another agent's, the answer names it (`kafka.share.elsewhere`).
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from penstock.groups.errors import GroupError
 from penstock.groups.share.configs import ShareConfigs
 from penstock.groups.share.messages import Place
 from penstock.groups.share.partition import AckBatch, AckFault
-from penstock.groups.share.sessions import FINAL_EPOCH, ShareSession
+from penstock.groups.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
 from penstock.groups.sharing import OpenShare
 from penstock.kafka.access import refusal_text
 from penstock.kafka.context import RequestContext
@@ -24,6 +24,14 @@ from penstock.kafka.errors import ErrorCode
 from penstock.kafka.fetch.work import RESPONSE_BYTES_MAX
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.share.batches import in_pieces
+from penstock.kafka.share.elsewhere import (
+    ELSEWHERE,
+    NO_LEADER,
+    UNKNOWN_WAIT_S,
+    Leader,
+    endpoints_of,
+    leader_of,
+)
 from penstock.kafka.share.permissions import unreadable
 from penstock.kafka.share.reading import Room, Shared, ShareReading
 from penstock.kafka.share.requests import (
@@ -35,6 +43,7 @@ from penstock.kafka.share.requests import (
 from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.schema import build, response_types
 from penstock.security.acl import Operation
+from penstock.system.waiting import wait
 
 if TYPE_CHECKING:
     from kio.schema.share_fetch.v2.request import ShareFetchRequest
@@ -56,7 +65,7 @@ async def handle(context: RequestContext, request: "ShareFetchRequest") -> Answe
     if refused:
         return _refusal(context, refused, refusal_text(refused))
     group = shares.open(group_id)
-    if isinstance(group, GroupError):
+    if isinstance(group, GroupError) and group not in ELSEWHERE:
         return _refusal(context, group)
     said = acknowledged(request.topics)
     session = shares.sessions.fetch(
@@ -70,6 +79,8 @@ async def handle(context: RequestContext, request: "ShareFetchRequest") -> Answe
     if isinstance(session, GroupError):
         return _refusal(context, session)
     context.connection.watch_end("share sessions", shares.left)
+    if isinstance(group, GroupError):
+        return await _send_away(context, request, said, session)
     configs = shares.configs(group_id)
     faults = unreadable(context.access, context.broker.view, said)
     if said:
@@ -147,6 +158,28 @@ def _room(context: RequestContext, request: "ShareFetchRequest") -> Room:
     )
 
 
+async def _send_away(
+    context: RequestContext,
+    request: "ShareFetchRequest",
+    said: Mapping[Place, list[AckBatch]],
+    session: ShareSession,
+) -> Entity:
+    """Name the agent to ask; nothing is acquired, and nothing that is said is taken."""
+    broker = context.broker
+    if request.share_session_epoch == FINAL_EPOCH:
+        broker.groups.shares.sessions.end((request.group_id or "", request.member_id or ""))
+    leader = leader_of(broker, request.group_id or "")
+    if leader.node is None or request.share_session_epoch != INITIAL_EPOCH:
+        wait_s = max(0, request.max_wait // MILLISECOND) / 1000
+        await wait(min(UNKNOWN_WAIT_S, wait_s))
+    away = AckFault(GroupError.NOT_LEADER_OR_FOLLOWER, "Another agent owns the share partition.")
+    found: dict[Place, Shared] = {}
+    if request.share_session_epoch != FINAL_EPOCH:
+        found = {place: Shared(ErrorCode.NOT_LEADER_OR_FOLLOWER) for place in session.places}
+    faults = dict.fromkeys(said, away)
+    return _answer(context, request, ShareConfigs(), said, faults, found, leader)
+
+
 def _fault_of(request: "ShareFetchRequest") -> str:
     if request.is_renew_ack:
         limits = (request.max_bytes, request.min_bytes, request.max_records)
@@ -162,6 +195,7 @@ def _answer(
     said: Mapping[Place, list[AckBatch]],
     faults: Mapping[Place, AckFault],
     found: Mapping[Place, Shared],
+    leader: Leader = NO_LEADER,
 ) -> Entity:
     types = response_types("share_fetch", context.api_version)
     by_topic: dict[bytes, list[Entity]] = {}
@@ -174,7 +208,9 @@ def _answer(
                 error_code=shared.error,
                 acknowledge_error_code=0 if fault is None else int(fault.error),
                 acknowledge_error_message=None if fault is None else fault.message,
-                current_leader=types.LeaderIdAndEpoch(leader_id=-1, leader_epoch=-1),
+                current_leader=types.LeaderIdAndEpoch(
+                    leader_id=leader.node_id, leader_epoch=leader.epoch
+                ),
                 records=shared.records,
                 acquired_records=tuple(
                     types.AcquiredRecords(
@@ -194,7 +230,7 @@ def _answer(
             )
             for topic_id, partitions in by_topic.items()
         ),
-        node_endpoints=(),
+        node_endpoints=endpoints_of(types, leader),
     )
 
 
