@@ -84,13 +84,13 @@ class ClusterJournal:
         )
         order = await self._open_order(settings, cluster, ports, archive)
         self.on_opened(order)
-        clock.start_from(order.found_ms)
         ages = Ages(
             clock,
             journal_ms=lambda: order.time_ms,
             is_doubted=lambda: order.is_clock_doubted,
         )
         queries = ports.open_queries(self.replica, None)
+        clock.start_from(queries().steady_ms(order.found_ms))
         view = StateView.load(queries())
         # What a restore inherited is read where the parent keeps it.
         store = open_origins(store, queries().origins(), ports.open_store)

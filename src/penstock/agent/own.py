@@ -69,9 +69,9 @@ class OwnJournal:
             checks_state=self.checks_state,
         )
         ports.on_close(partial(self._close, journal))
-        clock.start_from(journal.found_ms)
         ages = Ages(clock)
         queries = ports.open_queries(self.database, on_fatal)
+        clock.start_from(queries().steady_ms(journal.found_ms))
         view = StateView.load(queries())
         wal_writer = open_wal(
             folder.device,

@@ -35,6 +35,9 @@ LAST_HISTORY: Final = "last_history"
 TIME_WALK: Final = "time_walk"
 """How far rows have been walked whose times come down with journal time (`apply_time`); empty or
 absent: no walk is under way."""
+TIME_MARK: Final = "time_mark"
+TIME_JUMP: Final = "time_jump"
+"""See `penstock.state.time_jumps`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,9 @@ COUNTERS: Final = {
 """A restore moves each on, at random, so that no two logs give out the same."""
 EPOCHS: Final = frozenset({EPOCH_FLOOR, LEADER_EPOCH})
 """A restore raises these to its own time: seconds since 2020."""
-SETTINGS: Final = frozenset({CLUSTER_ID, CLUSTER_CONFIGS, FEATURE_LEVEL, TIME_WALK})
+SETTINGS: Final = frozenset(
+    {CLUSTER_ID, CLUSTER_CONFIGS, FEATURE_LEVEL, TIME_WALK, TIME_MARK, TIME_JUMP}
+)
 """Nothing is given out of these."""
 HISTORIES: Final = frozenset({OPEN_HISTORIES, LAST_HISTORY})
 """A restore forgets them with the rows of lost histories: those are the parent's to repair."""

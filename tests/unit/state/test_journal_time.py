@@ -42,7 +42,14 @@ AGREEMENT = 5_000
 class Journal:
     """Rows of one agent, by a journal and an agent that have a clock each."""
 
-    def __init__(self, directory: Path, *, level: int = INTEGRITY_LEVEL, stamp_ms: int = 0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        level: int = INTEGRITY_LEVEL,
+        level_max: int = INTEGRITY_LEVEL,
+        stamp_ms: int = 0,
+    ) -> None:
         self.replica: Replica[EntryOutcome] = Replica.open(
             directory / "state.sqlite", LogMachine(), fsync=False
         )
@@ -50,7 +57,7 @@ class Journal:
         self.rows: list[tuple[int, bytes]] = []
         self.send(
             InitCluster(cluster_id="c"),
-            RegisterAgent(agent=1, labels={}, software="", level_max=INTEGRITY_LEVEL),
+            RegisterAgent(agent=1, labels={}, software="", level_max=level_max),
             SetFeatureLevel(level=level),
             stamp_ms=stamp_ms,
             agent_ms=stamp_ms,

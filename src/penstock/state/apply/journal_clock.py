@@ -1,4 +1,5 @@
-"""Applying `SetJournalTime`: times that journal time had when it was ahead come down with it.
+"""Applying what becomes of journal time: its jumps are noted (`mark_time`), and times that it had
+when it was ahead come down with it (`SetJournalTime`).
 
 Journal time itself is lowered by the entry, before its commands are applied (`journal_time`). What
 is left is a walk over all rows that hold a time of the journal, in key order, some thousand rows
@@ -14,8 +15,10 @@ from penstock.state.answers import AnyAnswer, JournalTimeSet, Refusal, Refused
 from penstock.state.apply.context import ApplyContext
 from penstock.state.commands import SetJournalTime
 from penstock.state.journal_time import AGREEMENT_MS
-from penstock.state.meta import TIME_WALK
+from penstock.state.meta import FEATURE_LEVEL, TIME_JUMP, TIME_MARK, TIME_WALK
+from penstock.state.schema import TRANSACTIONS_LEVEL
 from penstock.state.tables import Tables
+from penstock.state.time_jumps import MARK_MS, Marks, decoded, encoded, moved
 
 ROWS_PER_COMMAND: Final = 5_000
 
@@ -45,6 +48,18 @@ TIMED: Final = (
 )
 """All of them, in the order of the walk, whose place is state: new ones come last.
 docs/formats/journal.md, "Journal time", lists them, and a test compares both with the schema."""
+
+
+def mark_time(tables: Tables, time_ms: int) -> None:
+    """Note how far journal time is, now and then, and each jump of it."""
+    mark_ms = tables.meta_int(TIME_MARK)
+    if 0 <= time_ms - mark_ms < MARK_MS or tables.meta_int(FEATURE_LEVEL) < TRANSACTIONS_LEVEL:
+        return
+    before = tables.meta_text(TIME_JUMP)
+    marks = moved(Marks(mark_ms, decoded(before)), time_ms)
+    tables.set_meta(TIME_MARK, marks.mark_ms)
+    if encoded(marks.jump) != before:
+        tables.set_meta(TIME_JUMP, encoded(marks.jump))
 
 
 def set_journal_time(context: ApplyContext, command: SetJournalTime) -> AnyAnswer:

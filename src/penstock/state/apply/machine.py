@@ -217,6 +217,7 @@ class LogMachine:
         else:
             entry = decode_entry(body, position=position)
         self.tables.ensure_loaded()
+        apply_time.mark_time(self.tables, time_ms)
         return apply_entry(self.tables, position, time_ms, entry)
 
 

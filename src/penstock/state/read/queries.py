@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.model.ids import PartitionKey
 from penstock.security.acl import AclBinding
+from penstock.state import time_jumps
 from penstock.state.apply.digests import SELECT_DIGESTS, round_of_rows
 from penstock.state.apply.histories import SELECT_HISTORIES, history_of_row
 from penstock.state.cluster_tables import (
@@ -25,7 +26,7 @@ from penstock.state.cluster_tables import (
 from penstock.state.digest_plan import DigestRound
 from penstock.state.leader_epochs import EpochStart, epoch_starts
 from penstock.state.leftovers import TRIM
-from penstock.state.meta import EPOCH_FLOOR, LEADER_EPOCH, TIME_WALK
+from penstock.state.meta import EPOCH_FLOOR, LEADER_EPOCH, TIME_JUMP, TIME_WALK
 from penstock.state.read.group_statements import (
     GROUP,
     GROUPS,
@@ -451,6 +452,10 @@ class Queries(PipelineQueries, LossQueries, TransactionQueries):
     def is_time_walked(self) -> bool:
         """Whether times above journal time are still to be lowered (`SetJournalTime`)."""
         return bool(self._meta(TIME_WALK, ""))
+
+    def steady_ms(self, time_ms: int) -> int:
+        """Return a journal time as it would be without a jump that is young (`time_jumps`)."""
+        return time_jumps.without(time_jumps.decoded(self._meta(TIME_JUMP, "")), time_ms)
 
     def cluster_id(self) -> str:
         """The cluster's id; empty before the first entry."""
