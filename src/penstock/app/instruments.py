@@ -1,10 +1,7 @@
 """These instruments turn events of the Kafka face and of the log into metrics."""
 
-import enum
-from collections.abc import Sequence
 from typing import Final
 
-from penstock.app.http.gate import HttpEnding, HttpRefusal
 from penstock.kafka.net.lanes import Lane
 from penstock.kafka.net.movement import Ending
 from penstock.kafka.net.unserved import Unserved
@@ -106,29 +103,6 @@ class KafkaInstruments:
         """Count an event."""
         name, label = self._counters[event]
         self._metrics.add(name, amount, label)
-
-
-class HttpCounts:
-    """Counts what the gates of the HTTP ports report.
-
-    Args:
-        ports: the names of the ports that this server has.
-    """
-
-    def __init__(self, metrics: Metrics, ports: Sequence[str]) -> None:
-        self._metrics = metrics
-        for port in ports:
-            for happened in (*HttpEnding, *HttpRefusal):
-                self.count(port, happened, 0)
-
-    def count(self, port: str, happened: enum.StrEnum, amount: int = 1) -> None:
-        """Count a connection that the gate closed, or a client that it turned away."""
-        name = (
-            "penstock_http_ended_connections_total"
-            if isinstance(happened, HttpEnding)
-            else "penstock_http_refused_total"
-        )
-        self._metrics.add(name, amount, f"{port} {happened.value}")
 
 
 class LogInstruments:

@@ -22,7 +22,7 @@ from penstock.app.banner import Introduction
 from penstock.app.embedded_parts import open_embedded
 from penstock.app.host.leftover_wals import has_had_workers
 from penstock.app.host.workers import JOURNAL_WRITER
-from penstock.app.instruments import HttpCounts
+from penstock.app.http.counts import HttpCounts
 from penstock.app.limits import http_limits
 from penstock.app.parts import Environment, Parts
 from penstock.config.addresses import Address, parse_address

@@ -12,8 +12,8 @@ import msgspec
 
 from penstock.app.authz.connection import ApiConnection
 from penstock.app.authz.watching import file_stamp, watch
+from penstock.app.http.counts import HttpCounts
 from penstock.app.http.gate import HttpGate, HttpLimits
-from penstock.app.instruments import HttpCounts
 from penstock.authz.service.call import Answer, Call
 from penstock.authz.service.handling import Answering
 from penstock.authz.service.service import (
