@@ -38,7 +38,7 @@ from penstock.model.errors import (
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 from penstock.recovery import directory
-from penstock.system.background import COMPACTION, Background, of_loop
+from penstock.system import background
 from penstock.system.believed_clock import BelievedClock
 from penstock.system.heard import swallowed_counts
 from penstock.system.sockets import give_up_unreachable_peers
@@ -102,7 +102,7 @@ class Server:
         self._backlog: Backlog | None = None
         self._pipeline: PipelineStatus | None = None
         self._compaction: SelfCompaction | None = None
-        self._background = Background()
+        self._background = background.Background()
         self._http: list[HttpServer] = []
         self._draining = False
         self._backing_up = False
@@ -153,7 +153,7 @@ class Server:
                     )
             for listener in listeners:
                 give_up_unreachable_peers(listener, self.settings.tcp_keepalive_ms)
-            self._background = of_loop()
+            self._background = background.of_loop()
             parts = self._parts = await self._open()
             await parts.start()
             await parts.kafka.start(listeners[0])
@@ -357,11 +357,11 @@ class Server:
         from penstock.app.self_compaction import SelfCompaction
         from penstock.peers.secret import ClusterSecret
 
-        settings, background = self.settings, self._background
+        settings, failures = self.settings, self._background
         loop = asyncio.get_running_loop()
 
         def failed(error: PenstockError) -> None:
-            loop.call_soon_threadsafe(background.failed, COMPACTION, error)
+            loop.call_soon_threadsafe(failures.failed, background.COMPACTION, error)
 
         self._compaction = SelfCompaction(
             url=f"http://{http.from_here}",
