@@ -38,9 +38,9 @@ from penstock.groups.messages import (
 from penstock.groups.offsets import CommittedOffset, PartitionId
 from penstock.groups.ownership import AllGroups, Ownership
 from penstock.groups.settings import GroupSettings
-from penstock.groups.share.configs import GroupConfigs, no_configs
 from penstock.groups.sharing import ShareGroups
 from penstock.groups.state import ClassicGroup
+from penstock.model.group_configs import CONSUMER_HEARTBEAT, group_number
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 from penstock.state.command import OffsetWrite
@@ -76,11 +76,9 @@ class GroupCoordinator:
         shows_answers: Callable[[], bool] = lambda: True,
         now_ms: Callable[[], int | None] | None = None,
         turns: Turns | None = None,
-        configs: GroupConfigs = no_configs,
     ) -> None:
         """
         Args:
-            configs: gives the configs that were set for a group.
             turns: by which requests of many offsets yield; those of all that the loop serves.
             now_ms: what offsets and empty groups expire by (`penstock.state.ages`): while it
                 gives None, nothing expires. Without: the clock.
@@ -99,14 +97,14 @@ class GroupCoordinator:
             settings=self.settings,
             ownership=ownership or AllGroups(),
             shows_answers=shows_answers,
-            configs=configs,
+            configs=self.configs,
         )
         self.shares = ShareGroups(
             memory=self._memory,
             view=view,
             catalog=self._catalog,
             settings=self.settings,
-            configs=configs,
+            configs=self.configs,
         )
         self._turns = turns = turns or Turns()
         self._offsets = GroupOffsets(
@@ -161,6 +159,15 @@ class GroupCoordinator:
     def refused(self, group_id: str) -> GroupError:
         """Return the error that any request for a group gets; NONE: it is served here, now."""
         return self._memory.refused(group_id)
+
+    def configs(self, group_id: str) -> Mapping[str, str]:
+        """A group's own configs (`penstock.model.group_configs`), as they are now."""
+        return self._view.group_configs.get(group_id, {})
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        """Return how often members of a consumer group send heartbeats."""
+        defaults = self.settings.group_defaults
+        return group_number(CONSUMER_HEARTBEAT, self.configs(group_id), defaults)
 
     async def close(self) -> None:
         """End: answer every waiting request with the advice to look for the coordinator again."""

@@ -36,7 +36,7 @@ from penstock.groups.ownership import Ownership
 from penstock.groups.room import GroupRoom
 from penstock.groups.settings import GroupSettings
 from penstock.groups.share import durable as share_durable
-from penstock.groups.share.configs import GroupConfigs, no_configs, share_configs
+from penstock.groups.share.configs import GroupConfigs, share_configs
 from penstock.groups.share.machine import ShareGroup
 from penstock.groups.share.messages import Effect as ShareEffect
 from penstock.groups.share.messages import (
@@ -131,7 +131,7 @@ class GroupMemory:
         settings: GroupSettings,
         ownership: Ownership,
         shows_answers: Callable[[], bool],
-        configs: GroupConfigs = no_configs,
+        configs: GroupConfigs,
     ) -> None:
         self._configs = configs
         self._journal = journal
@@ -271,7 +271,12 @@ class GroupMemory:
             classic = ClassicGroup(group_id, self._settings)
             classic.generation = generation
             return classic
-        group = ConsumerGroup(group_id, self._settings, regex_fault=regex_fault)
+        group = ConsumerGroup(
+            group_id,
+            self._settings,
+            regex_fault=regex_fault,
+            configs=partial(self._configs, group_id),
+        )
         group.epoch = group.target_epoch = generation
         return group
 

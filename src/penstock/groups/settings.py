@@ -1,6 +1,9 @@
 """Settings of group coordination, as values; where they are read from is the config's work."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from penstock.model.group_configs import CONSUMER_HEARTBEAT, CONSUMER_SESSION
 
 INT32_MAX = (1 << 31) - 1
 
@@ -40,3 +43,12 @@ class GroupSettings:
     """Groups without members that are kept in memory; more are read again when they are used."""
     expire_groups_max: int = 1_000
     """Groups that one call of `expire` looks at."""
+
+    @property
+    def group_defaults(self) -> Mapping[str, str]:
+        """Values of groups that set nothing else, by the names of group configs. Configs that are
+        not here have Kafka's defaults."""
+        return {
+            CONSUMER_SESSION: str(self.consumer_session_timeout_ms),
+            CONSUMER_HEARTBEAT: str(self.consumer_heartbeat_interval_ms),
+        }

@@ -154,6 +154,7 @@ _BY_REFUSAL: Final = {
     Refusal.UNKNOWN_HISTORY: ErrorCode.UNKNOWN_SERVER_ERROR,
     Refusal.PRODUCER_ID_MISMATCH: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     Refusal.INVALID_TRANSACTION_STATE: ErrorCode.INVALID_TXN_STATE,
+    Refusal.PLAIN_IN_TRANSACTION: ErrorCode.INVALID_TXN_STATE,
     Refusal.TRANSACTION_TOO_LARGE: ErrorCode.INVALID_TXN_STATE,
     Refusal.STALE_CONNECTION: ErrorCode.UNKNOWN_SERVER_ERROR,
     # Clients abort the transaction, and begin it again.

@@ -77,6 +77,8 @@ class Refusal(enum.IntEnum):
     """The request came by a connection that is older than the transaction."""
     OTHER_CONNECTION = 41
     """Offsets of the group came by another connection, which is older than the transaction."""
+    PLAIN_IN_TRANSACTION = 42
+    """The batch is of no transaction, and its producer has one open in the partition."""
 
 
 class Answer(Struct, frozen=True, array_like=True, tag=True):

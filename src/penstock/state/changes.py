@@ -41,6 +41,14 @@ class ClusterConfigsChanged:
     configs: dict[str, str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfigsChanged:
+    """All configs of a group, as they are now."""
+
+    group_id: str
+    configs: dict[str, str]
+
+
 class HeadMoved(Struct, frozen=True, gc=False):
     """A partition's offsets are new. Positional and a struct, which takes a fifth of the time to
     make, since there is one per partition and commit."""
@@ -162,6 +170,7 @@ Change = (
     TopicChanged
     | TopicDeleted
     | ClusterConfigsChanged
+    | GroupConfigsChanged
     | HeadMoved
     | OpenMoved
     | MarkersWritten

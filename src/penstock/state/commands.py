@@ -220,6 +220,19 @@ class AlterClusterConfigs(Command, frozen=True, tag="cluster"):
     unset: list[str] = []
 
 
+CONFIGURED_GROUPS_MAX: Final = 10_000
+"""Groups that may have configs: every agent has them in memory."""
+
+
+class AlterGroupConfigs(Command, frozen=True, tag="group_configs"):
+    """Set and unset configs of a group, which need not exist (Kafka: GROUP resources). Answer: Done
+    or Refused(MALFORMED): there are too many groups with configs."""
+
+    group_id: str
+    set: dict[str, str] = {}
+    unset: list[str] = []
+
+
 # -- records -----------------------------------------------------------------------------------
 
 
@@ -526,6 +539,7 @@ AnyCommand = (
     | CreatePartitions
     | AlterTopicConfigs
     | AlterClusterConfigs
+    | AlterGroupConfigs
     | AllocateProducerIds
     | CommitRuns
     | StoreSegment

@@ -82,6 +82,7 @@ LEVEL_OF: Final[dict[type[AnyCommand], int]] = {
     commands.SetJournalTime: INTEGRITY_LEVEL,
     commands.SaveMembers: MEMBERS_LEVEL,
     commands.SaveShares: SHARES_LEVEL,
+    commands.AlterGroupConfigs: TRANSACTIONS_LEVEL,
     transaction_commands.InitTransaction: TRANSACTIONS_LEVEL,
     transaction_commands.AddToTransaction: TRANSACTIONS_LEVEL,
     transaction_commands.CommitToTransaction: TRANSACTIONS_LEVEL,

@@ -9,6 +9,7 @@ from penstock.state.schema import (
     ACLS,
     DIGESTS,
     FORMAT_VERSION,
+    GROUP_CONFIGS,
     GROUP_KIND,
     GROUP_MEMBERS,
     LEFTOVERS,
@@ -42,8 +43,8 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
     ),
     # 5 to 6: members of groups. All groups are classic until then.
     5: (f"ALTER TABLE groups ADD COLUMN {GROUP_KIND}", GROUP_MEMBERS),
-    # 6 to 7: transactions, share groups, access rules, and how many replicas of a topic clients
-    # are shown.
+    # 6 to 7: transactions, share groups, access rules, configs of groups, and how many replicas of
+    # a topic clients are shown.
     6: (
         f"ALTER TABLE topics ADD COLUMN {REPLICATION_FACTOR}",
         MARKERS,
@@ -58,6 +59,7 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
         SHARE_PARTITIONS,
         SHARE_TOPICS,
         ACLS,
+        GROUP_CONFIGS,
     ),
 }
 

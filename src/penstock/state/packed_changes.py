@@ -36,6 +36,7 @@ _KINDS: Final[tuple[type[Change], ...]] = (
     changes.OffsetsSettled,
     changes.MarkersWritten,
     changes.AclsChanged,
+    changes.GroupConfigsChanged,
 )
 _NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
 

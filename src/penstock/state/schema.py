@@ -212,6 +212,10 @@ ACLS: Final = """CREATE TABLE acls (
             resource_type, name, pattern_type, principal, host, operation, permission
         )
     ) STRICT, WITHOUT ROWID"""
+GROUP_CONFIGS: Final = """CREATE TABLE group_configs (
+        group_id TEXT PRIMARY KEY,
+        configs TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID"""
 
 REPLICATION_FACTOR: Final = "replication_factor INTEGER NOT NULL DEFAULT 0"
 """See `penstock.state.commands.CreateTopic`."""
@@ -347,4 +351,5 @@ SCHEMA: Final = (
     SHARE_PARTITIONS,
     SHARE_TOPICS,
     ACLS,
+    GROUP_CONFIGS,
 )

@@ -13,6 +13,8 @@ SEQUENCE_COUNT: Final = 1 << 31
 """Sequences are in [0, SEQUENCE_COUNT)."""
 SEQUENCE_MASK: Final = SEQUENCE_COUNT - 1
 RANGES_MAX: Final = 5
+NO_SEQUENCE: Final = -1
+"""Last sequence of a producer that has none in its epoch."""
 
 _RANGES: Final = [struct.Struct(">" + "iiq" * count) for count in range(RANGES_MAX + 1)]
 _RANGE_BYTES: Final = 16
@@ -23,11 +25,20 @@ class ProducerState:
     """One producer in one partition. Mutable: `record` moves it on.
 
     `ranges` is flat: first sequence, last sequence, base offset per range, the oldest first.
+    `in_transaction`: a transaction of it is open that has records in the partition.
     """
 
-    __slots__ = ("epoch", "last_timestamp", "next_sequence", "ranges")
+    __slots__ = ("epoch", "in_transaction", "last_timestamp", "next_sequence", "ranges")
 
-    def __init__(self, epoch: int, ranges: list[int], last_timestamp: int) -> None:
+    def __init__(
+        self,
+        epoch: int,
+        ranges: list[int],
+        last_timestamp: int,
+        *,
+        in_transaction: bool = False,
+    ) -> None:
+        self.in_transaction = in_transaction
         self.epoch = epoch
         self.ranges = ranges
         self.last_timestamp = last_timestamp
@@ -50,6 +61,16 @@ class ProducerState:
         ranges += (sequence, (end - 1) & SEQUENCE_MASK, base_offset)
         self.next_sequence = end & SEQUENCE_MASK
         self.last_timestamp = time_ms
+
+    def end_transaction(self, epoch: int, time_ms: int) -> None:
+        """Take note of a marker: its epoch holds from now on, as in Kafka
+        (ProducerAppendInfo.appendEndTxnMarker)."""
+        self.in_transaction = False
+        self.last_timestamp = time_ms
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.ranges.clear()
+            self.next_sequence = 0
 
 
 def judge(state: ProducerState, epoch: int, sequence: int, count: int) -> tuple[BatchStatus, int]:

@@ -54,6 +54,7 @@ SENTENCES: Final[dict[Refusal, str]] = {
     Refusal.HISTORY_GREW: "more of the lost history was found",
     Refusal.CLOCKS_DISAGREE: "the clocks do not agree on the time",
     Refusal.PRODUCER_ID_MISMATCH: "the transactional id has no such producer id",
+    Refusal.PLAIN_IN_TRANSACTION: "the producer has a transaction open there",
     Refusal.INVALID_TRANSACTION_STATE: "the transaction is not ongoing, or not with this",
     Refusal.TRANSACTION_TOO_LARGE: "the transaction has as much as one may have",
     Refusal.STALE_CONNECTION: "the connection is older than the transaction",

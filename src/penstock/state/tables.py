@@ -283,16 +283,39 @@ class Tables:
         state = self.producers.get(key)
         if state is None:
             found = self.execute(
-                "SELECT epoch, sequences, last_timestamp FROM producers"
-                " WHERE partition_key = ? AND producer_id = ?",
+                "SELECT epoch, sequences, last_timestamp, EXISTS (SELECT 1"
+                " FROM transaction_partitions AS t WHERE t.producer_id = p.producer_id"
+                " AND t.partition_key = p.partition_key AND t.first_offset >= 0)"
+                " FROM producers AS p WHERE p.partition_key = ? AND p.producer_id = ?",
                 key,
             ).fetchone()
             if found is None:
                 return None
-            epoch, sequences, last_timestamp = found
-            state = ProducerState(epoch, unpack_ranges(sequences), last_timestamp)
+            epoch, sequences, last_timestamp, is_open = found
+            state = ProducerState(
+                epoch, unpack_ranges(sequences), last_timestamp, in_transaction=bool(is_open)
+            )
             self.producers[key] = state
         return state
+
+    def end_in_partitions(
+        self, keys: Iterable[int], producer_id: int, *, epoch: int, time_ms: int
+    ) -> None:
+        """Note that a producer's transaction ended in partitions, by a marker of that epoch."""
+        unread = []
+        for key in keys:
+            state = self.producers.get((key, producer_id))
+            if state is None:
+                unread.append((epoch, epoch, time_ms, key, producer_id))
+            else:
+                state.end_transaction(epoch, time_ms)
+                self.dirty_producers.add((key, producer_id))
+        # Without reading them: there may be 10,000.
+        self.executemany(
+            "UPDATE producers SET sequences = iif(epoch = ?, sequences, x''), epoch = ?,"
+            " last_timestamp = ? WHERE partition_key = ? AND producer_id = ?",
+            unread,
+        )
 
     def expire_producers(self, items: list[tuple[int, int, int]]) -> None:
         """Delete (partition key, producer id) where the last timestamp is still the given one."""
@@ -405,6 +428,27 @@ class Tables:
             "INSERT OR REPLACE INTO share_partitions VALUES (?, ?, ?, ?, ?)",
             [(group_id, *row) for row in rows],
         )
+
+    def group_configs(self, group_id: str) -> dict[str, str]:
+        """A group's own configs."""
+        found = self.execute(
+            "SELECT configs FROM group_configs WHERE group_id = ?", (group_id,)
+        ).fetchone()
+        return {} if found is None else msgspec.json.decode(found[0], type=dict[str, str])
+
+    def configured_groups(self) -> int:
+        """Count the groups that have configs."""
+        return int(self.execute("SELECT count(*) FROM group_configs").fetchone()[0])
+
+    def save_group_configs(self, group_id: str, configs: dict[str, str]) -> None:
+        """Replace a group's configs; none: it has no row."""
+        if configs:
+            self.execute(
+                "INSERT OR REPLACE INTO group_configs VALUES (?, ?)",
+                (group_id, encode_json(configs)),
+            )
+        else:
+            self.execute("DELETE FROM group_configs WHERE group_id = ?", (group_id,))
 
     def group_times(self, group_id: str) -> tuple[int, int] | None:
         """Return since when a group has been empty and when its newest offset was committed; -1:

@@ -12,8 +12,9 @@ from penstock.groups.errors import GroupError
 from penstock.groups.generations import GroupState
 from penstock.groups.settings import GroupSettings
 from penstock.model.errors import RetryableError
-from penstock.state.commands import SaveMembers
+from penstock.state.commands import AlterGroupConfigs, SaveMembers, SetFeatureLevel
 from penstock.state.rows import GroupKind
+from penstock.state.schema import FEATURE_LEVEL_MAX
 from support.waiting import turns
 from unit.groups.calls import join, stable, write
 from unit.groups.fakes import World, pass_ms, world
@@ -174,3 +175,17 @@ async def test_a_group_that_was_never_there_is_not_found(tmp_path: Path) -> None
     assert found.message == "Group g is not found."
     assert not list(one.groups.overviews())
     await one.close()
+
+
+async def test_configs_of_a_group_are_journaled_and_hold_at_once(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    assert one.groups.heartbeat_interval_ms("g") == 5_000
+    own = {"consumer.heartbeat.interval.ms": "7000"}
+    await one.committer.commit(
+        [SetFeatureLevel(level=FEATURE_LEVEL_MAX), AlterGroupConfigs(group_id="g", set=own)]
+    )
+    assert one.groups.heartbeat_interval_ms("g") == 7_000
+    assert one.groups.heartbeat_interval_ms("h") == 5_000
+    two = one.crash()
+    assert two.groups.configs("g") == own
+    await two.close()

@@ -1,16 +1,20 @@
 """Describing and altering configs: every version, sources and synonyms as Kafka gives them."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from penstock.groups.settings import GroupSettings
 from penstock.kafka.admin.resources import Source, broker_entries
 from penstock.kafka.registry import BY_MODULE
 from penstock.model.broker_configs import PARTITIONS_MAX_CONFIG
+from penstock.model.group_configs import GROUP_CONFIGS
 from penstock.model.topic_configs import CLUSTER_CONFIGS, TOPIC_CONFIGS
-from penstock.state.commands import AlterClusterConfigs
+from penstock.state.commands import AlterClusterConfigs, SetFeatureLevel
+from penstock.state.schema import FEATURE_LEVEL_MAX
 
-TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+TOPIC, BROKER, BROKER_LOGGER, GROUP = 2, 4, 8, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
@@ -289,6 +293,96 @@ def test_a_config_that_sets_no_default_of_topics_is_altered_and_described(
     for only_dynamic in (False, True):
         expected = [("20", Source.DYNAMIC_DEFAULT_BROKER)]
         assert described(only_dynamic=only_dynamic) == expected
+
+
+# -- groups ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def grouped(broker: Any) -> Any:
+    """The broker, with a coordinator of the settings below and all features on."""
+    broker.groups = SimpleNamespace(settings=GroupSettings(consumer_session_timeout_ms=50_000))
+    broker.committer.apply(SetFeatureLevel(level=FEATURE_LEVEL_MAX))
+    return broker
+
+
+def test_a_groups_configs_with_their_sources(describe: Any, alter: Any, grouped: Any) -> None:
+    """As a broker of Kafka 4.3.1 answers; the group need not exist."""
+    session = "consumer.session.timeout.ms"
+    assert alter((GROUP, "g", [("share.isolation.level", SET, "read_committed")])) == [(0, None)]
+    result = describe(4, GROUP, "g")
+    configs = {config.name: config for config in result.configs}
+    assert list(configs) == list(GROUP_CONFIGS)
+    shown = {
+        name: (
+            configs[name].value,
+            configs[name].config_source,
+            [(one.name, one.value, one.source) for one in configs[name].synonyms],
+        )
+        for name in ("share.isolation.level", "share.heartbeat.interval.ms", session)
+    }
+    assert shown == {
+        "share.isolation.level": (
+            "read_committed",
+            8,
+            [
+                ("share.isolation.level", "read_committed", 8),
+                ("share.isolation.level", "read_uncommitted", 5),
+            ],
+        ),
+        "share.heartbeat.interval.ms": (
+            "5000",
+            5,
+            [("group.share.heartbeat.interval.ms", "5000", 5)],
+        ),
+        # Of the server's settings.
+        session: ("50000", 4, [(f"group.{session}", "50000", 4)]),
+    }
+    nameless = describe(4, GROUP, "")
+    assert (nameless.error_code, nameless.error_message) == (42, "Group name must not be empty")
+
+
+def test_configs_of_groups_are_set_deleted_and_listed(
+    alter: Any, grouped: Any, call: Any, request_of: Any
+) -> None:
+    name = "consumer.heartbeat.interval.ms"
+    assert alter((GROUP, "g", [(name, SET, "6000")]), (GROUP, "h", [(name, SET, "7000")])) == [
+        (0, None),
+        (0, None),
+    ]
+    assert grouped.view.group_configs == {"g": {name: "6000"}, "h": {name: "7000"}}
+    api = "list_config_resources"
+
+    def listed(*kinds: int) -> list[tuple[str, int]]:
+        answer = call(api, 1, request_of(api, 1, resource_types=kinds))
+        return [(one.resource_name, one.resource_type) for one in answer.config_resources]
+
+    assert listed(GROUP) == [("g", GROUP), ("h", GROUP)]
+    assert alter((GROUP, "g", [(name, DELETE, None)])) == [(0, None)]
+    assert listed(GROUP) == [("h", GROUP)]
+    assert ("h", GROUP) in listed()
+
+
+@pytest.mark.parametrize(
+    ("group_id", "operation", "expected"),
+    [
+        ("g", ("nope", SET, "1"), (40, "Unknown group config name: nope")),
+        (
+            "g",
+            ("consumer.session.timeout.ms", APPEND, "1"),
+            (
+                40,
+                "Can't APPEND to key consumer.session.timeout.ms because its type is not LIST.",
+            ),
+        ),
+        ("", ("share.isolation.level", SET, "x"), (42, "Default group resources are not allowed.")),
+    ],
+)
+def test_configs_of_groups_that_are_refused(
+    alter: Any, grouped: Any, group_id: str, operation: Any, expected: Any
+) -> None:
+    assert alter((GROUP, group_id, [operation])) == [expected]
+    assert grouped.view.group_configs == {}
 
 
 # -- AlterConfigs ------------------------------------------------------------------------------

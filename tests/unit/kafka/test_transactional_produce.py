@@ -114,8 +114,28 @@ async def others_are_refused(producing: Producing) -> None:
     assert await producing.send(V2, partition=1) == ("transaction_abortable", -1)
 
 
+async def a_plain_batch_waits_for_the_end(producing: Producing) -> None:
+    """Kafka: ProducerAppendInfo.appendDataBatch; the error is the same in all versions."""
+    assert await producing.send(V2) == ("none", 0)
+    plain = {"transactional": False, "transactional_id": None}
+    for version in (V1, V1_ABORTABLE, V2):
+        assert await producing.send(version, 2, **plain) == ("invalid_txn_state", -1)
+    # Where nothing is open of it, and of other producers, all is as ever.
+    assert await producing.send(V2, 0, partition=1, **plain) == ("none", 0)
+    assert producing.head() == (0, 2)
+    await producing.end(commits=True, bumps=True)
+    assert await producing.send(V2, 0, **plain) == ("none", 3)
+    assert await producing.send(V2, 2, **plain) == ("none", 5)
+
+
 SCENARIOS = pytest.mark.parametrize(
-    "scenario", [v2_adds_its_partition, v1_waits_for_its_partition, others_are_refused]
+    "scenario",
+    [
+        v2_adds_its_partition,
+        v1_waits_for_its_partition,
+        others_are_refused,
+        a_plain_batch_waits_for_the_end,
+    ],
 )
 Scenario = Callable[[Producing], Awaitable[None]]
 

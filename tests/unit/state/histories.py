@@ -14,6 +14,7 @@ from penstock.state.command import OffsetWrite
 from penstock.state.commands import (
     AllocateProducerIds,
     AlterClusterConfigs,
+    AlterGroupConfigs,
     AlterTopicConfigs,
     CommitOffsets,
     CommitRuns,
@@ -134,6 +135,12 @@ simple = st.one_of(
     st.builds(AlterClusterConfigs, set=configs, unset=st.lists(st.sampled_from("abc"))),
     st.builds(CreateAcls, bindings=rules),
     st.builds(DeleteAcls, bindings=rules),
+    st.builds(
+        AlterGroupConfigs,
+        group_id=st.sampled_from("gh"),
+        set=configs,
+        unset=st.lists(st.sampled_from("abc")),
+    ),
     st.builds(AllocateProducerIds, count=st.integers(1, 1000)),
     st.builds(
         TrimLog,
@@ -297,6 +304,7 @@ def assert_equal_to_twin(queries: Queries, view: StateView, twin: Twin) -> None:
     assert queries.cluster_configs() == twin.cluster_configs == view.cluster_configs
     assert queries.acls() == sorted(twin.acls)
     assert set(view.acls.bindings()) == twin.acls
+    assert queries.group_configs() == twin.group_configs == view.group_configs
     assert queries.last_wal_generation() == twin.last_generation
     assert [key for key, _, _ in queries.heads()] == sorted(twin.partitions)
     sizes = queries.partition_bytes(None)

@@ -115,7 +115,8 @@ class Model:
                         and (owner.producer, owner.epoch, owner.since) == (producer, epoch, since)
                         and not (command.timed_out and time_ms < owner.changed + owner.timeout)
                     ):
-                        self.close(owner, False, position, time_ms)
+                        above = min(owner.epoch + 1, LAST_EPOCH + 1)
+                        self.close(owner, False, position, time_ms, marker_epoch=above)
                         owner.epoch += 1
                         owner.before = None
                         aborted += 1
@@ -182,7 +183,8 @@ class Model:
                 return self.answer(owner)
             return Refused(Refusal.FENCED_PRODUCER)
         if owner.open:
-            self.close(owner, False, position, time_ms)
+            above = min(owner.epoch + 1, LAST_EPOCH + 1)
+            self.close(owner, False, position, time_ms, marker_epoch=above)
         self.move_on(owner)
         if command.producer_id < 0:
             owner.before = None
@@ -267,7 +269,8 @@ class Model:
                 return self.answer(owner) if same else invalid
             if command.commits:
                 return invalid
-        self.close(owner, command.commits, position, time_ms)
+        above = min(owner.epoch + command.bumps, LAST_EPOCH + 1)
+        self.close(owner, command.commits, position, time_ms, marker_epoch=above)
         if command.bumps:
             self.move_on(owner)
         return self.answer(owner)
@@ -310,6 +313,26 @@ class Model:
             self.sequences[(key, producer)] = (epoch, sequence + count)
             written = self.ranges.setdefault((key, producer, epoch), [])
             written.append((sequence, count, len(log)))
+        elif producer >= 0:
+            known = self.sequences.get((key, producer))
+            if known is not None:
+                if epoch < known[0]:
+                    return [BatchStatus.REFUSED, Refusal.FENCED_PRODUCER]
+                for first, before, base in self.ranges.get((key, producer, epoch), [])[-5:]:
+                    if known[0] == epoch and (first, before) == (sequence, count):
+                        return [BatchStatus.DUPLICATE, base]
+                if sequence != (0 if epoch > known[0] else known[1]):
+                    return [BatchStatus.REFUSED, Refusal.OUT_OF_ORDER_SEQUENCE]
+            ended = self.aborted | self.committed
+            if any(
+                record.producer == producer
+                and record.open_in is not None
+                and id(record.open_in) not in ended
+                for record in log
+            ):
+                return [BatchStatus.REFUSED, Refusal.PLAIN_IN_TRANSACTION]
+            self.sequences[(key, producer)] = (epoch, sequence + count)
+            self.ranges.setdefault((key, producer, epoch), []).append((sequence, count, len(log)))
         base = len(log)
         inside = found[0].open if producer >= 0 and flagged & TRANSACTIONAL else None
         log += [Record(producer, inside) for _ in range(count)]
@@ -335,13 +358,17 @@ class Model:
             owner.open = Open()
             owner.state, owner.since, owner.changed = "ongoing", position, time_ms
 
-    def close(self, owner: Owner, commits: bool, position: int, time_ms: int) -> None:
+    def close(
+        self, owner: Owner, commits: bool, position: int, time_ms: int, *, marker_epoch: int
+    ) -> None:
         now = owner.open
         if now:
             for key in sorted(now.partitions):
                 log = self.logs.get(key, [])
                 if any(record.open_in is now for record in log):
                     log.append(Record(owner.producer, now, marker=commits))
+                    if self.sequences[(key, owner.producer)][0] != marker_epoch:
+                        self.sequences[(key, owner.producer)] = (marker_epoch, 0)
             (self.committed if commits else self.aborted).add(id(now))
             self._kept = [*getattr(self, "_kept", []), now]  # identities stay apart
             for place, (offset, written_ms) in now.pending.items() if commits else ():

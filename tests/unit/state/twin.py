@@ -27,6 +27,7 @@ from penstock.state.answers import (
 from penstock.state.commands import (
     AllocateProducerIds,
     AlterClusterConfigs,
+    AlterGroupConfigs,
     AlterTopicConfigs,
     AnyCommand,
     CommitOffsets,
@@ -105,6 +106,7 @@ class Twin:
         self.offsets: dict[str, dict[tuple[bytes, int], tuple[int, int, str, int]]] = {}
         self.cluster_configs: dict[str, str] = {}
         self.acls: set[AclBinding] = set()
+        self.group_configs: dict[str, dict[str, str]] = {}
         self.next_topic_key = 1
         self.next_producer_id = 0
         self.last_generation = 0
@@ -179,6 +181,16 @@ class Twin:
                 return Done()
             case DeleteAcls():
                 self.acls.difference_update(command.bindings)
+                return Done()
+            case AlterGroupConfigs() if self.level < 6:
+                return Refused(Refusal.LEVEL_NOT_ON)
+            case AlterGroupConfigs():
+                after = {**self.group_configs.get(command.group_id, {}), **command.set}
+                for name in command.unset:
+                    after.pop(name, None)
+                self.group_configs.pop(command.group_id, None)
+                if after:
+                    self.group_configs[command.group_id] = after
                 return Done()
             case AllocateProducerIds():
                 first = self.next_producer_id

@@ -7,7 +7,7 @@ all that it is made of. A refused save makes memory worthless: the group is read
 Source: KIP-848, and what a broker of Kafka 4.3 answers.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -40,6 +40,7 @@ from penstock.groups.generations import GroupState
 from penstock.groups.messages import CancelTimer, Reply, SetTimer, Timer
 from penstock.groups.settings import GroupSettings
 from penstock.groups.subscription import CONSUMER_PROTOCOL_TYPE
+from penstock.model.group_configs import CONSUMER_ASSIGNMENT_INTERVAL, CONSUMER_SESSION
 
 DEFAULT_ASSIGNOR: Final = next(iter(ASSIGNORS))
 RESTS_FROM: Final = 100
@@ -55,6 +56,7 @@ class ConsumerGroup:
 
     __slots__ = (
         "_catalog_generation",
+        "_configs",
         "_counts",
         "_dirty",
         "_effects",
@@ -78,7 +80,18 @@ class ConsumerGroup:
         "target_epoch",
     )
 
-    def __init__(self, group_id: str, settings: GroupSettings, *, regex_fault: RegexFault) -> None:
+    def __init__(
+        self,
+        group_id: str,
+        settings: GroupSettings,
+        *,
+        regex_fault: RegexFault,
+        configs: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        """
+        Args:
+            configs: gives the group's own configs as they are now (`penstock.model.group_configs`).
+        """
         self.group_id = group_id
         self.epoch = 0
         """Grows whenever the target has to be made again."""
@@ -90,6 +103,7 @@ class ConsumerGroup:
         self.is_dead = False
         self._settings = settings
         self._regex_fault = regex_fault
+        self._configs = configs
         self._catalog_generation: int | None = None
         self._counts: dict[bytes, int] = {}
         # Topic ids by subscription: the members of a group mostly have one.
@@ -502,15 +516,27 @@ class ConsumerGroup:
                 self._put(msgspec.structs.replace(member, target=target))
         self.target_epoch = self.epoch
         self._is_dirty = True
-        if len(self.members) >= RESTS_FROM:
+        rest_ms = self._rest_ms()
+        if rest_ms:
             self._rests = True
-            self._effects.append(SetTimer(REST_TIMER, REST_MS))
+            self._effects.append(SetTimer(REST_TIMER, rest_ms))
+
+    def _rest_ms(self) -> int:
+        """Return how long the group rests after a target."""
+        configured = self._configs().get(CONSUMER_ASSIGNMENT_INTERVAL)
+        if configured is not None:
+            return int(configured)
+        return REST_MS if len(self.members) >= RESTS_FROM else 0
 
     # -- effects -----------------------------------------------------------------------------------
 
     def _begin_session(self, member: ConsumerMember) -> None:
         timer = Timer("session", member.member_id)
-        self._effects.append(SetTimer(timer, self._settings.consumer_session_timeout_ms))
+        configured = self._configs().get(CONSUMER_SESSION)
+        timeout_ms = (
+            self._settings.consumer_session_timeout_ms if configured is None else int(configured)
+        )
+        self._effects.append(SetTimer(timer, timeout_ms))
 
     def _begin_revocation(self, member: ConsumerMember) -> None:
         timer = Timer("rebalance", member.member_id)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.model.group_configs import SHARE_RENEW, group_flag
+
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 BY_DURATION: Final = "by_duration:"
@@ -41,12 +43,6 @@ GroupConfigs = Callable[[str], Mapping[str, str]]
 """Gives the configs that were set for a group, by Kafka's names."""
 
 
-def no_configs(group_id: str) -> Mapping[str, str]:
-    """No group has configs of its own."""
-    del group_id
-    return {}
-
-
 def share_configs(own: Mapping[str, str]) -> ShareConfigs:
     """Return the configs of a group.
 
@@ -73,7 +69,7 @@ def share_configs(own: Mapping[str, str]) -> ShareConfigs:
         ),
         auto_offset_reset=own.get("share.auto.offset.reset", _DEFAULTS.auto_offset_reset),
         isolation_level=own.get("share.isolation.level", _DEFAULTS.isolation_level),
-        renew_acknowledge=own.get("share.renew.acknowledge.enable", "true") == "true",
+        renew_acknowledge=group_flag(SHARE_RENEW, own, {}),
     )
 
 

@@ -10,6 +10,7 @@ from penstock.kafka.admin.resources import (
     check_access,
     check_broker_name,
     check_configs,
+    check_group_configs,
     replacement,
     unknown_topic,
 )
@@ -19,7 +20,12 @@ from penstock.kafka.outcomes import ItemError, Outcome, duplicates
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.encode import EncodedParts, Entity
 from penstock.security.acl import Operation
-from penstock.state.commands import AlterClusterConfigs, AlterTopicConfigs, AnyCommand
+from penstock.state.commands import (
+    AlterClusterConfigs,
+    AlterGroupConfigs,
+    AlterTopicConfigs,
+    AnyCommand,
+)
 
 if TYPE_CHECKING:
     from kio.schema.alter_configs.v2 import request as whole
@@ -35,13 +41,13 @@ class NewConfigs(Protocol[Resource_contra]):
     """Makes a resource's new configs for one API."""
 
     def __call__(
-        self, resource: Resource_contra, current: Mapping[str, str], *, of_topic: bool
+        self, resource: Resource_contra, current: Mapping[str, str], *, kind: ResourceType
     ) -> dict[str, str]:
         """The resource's configs after the alteration.
 
         Args:
             current: its own configs now.
-            of_topic: whether it is a topic rather than the cluster.
+            kind: a topic, the cluster (BROKER), or a group.
 
         Raises:
             ItemError: the alteration is refused.
@@ -144,7 +150,7 @@ def _command(
         topic = view.topic(resource.resource_name)
         if topic is None:
             raise certainty.refusal(unknown_topic(resource.resource_name))
-        after = new_configs(resource, topic.configs, of_topic=True)
+        after = new_configs(resource, topic.configs, kind=ResourceType.TOPIC)
         check_configs(after, of_topic=True)
         change = replacement(topic.configs, after)
         if not change.set and not change.unset:
@@ -157,12 +163,23 @@ def _command(
                 "configs of one broker cannot be altered: the order of things is the cluster's; "
                 "alter the default of all brokers (an empty name)",
             )
-        after = new_configs(resource, view.cluster_configs, of_topic=False)
+        after = new_configs(resource, view.cluster_configs, kind=ResourceType.BROKER)
         check_configs(after, of_topic=False)
         change = replacement(view.cluster_configs, after)
         if not change.set and not change.unset:
             return None
         return AlterClusterConfigs(set=change.set, unset=change.unset)
+    if kind == ResourceType.GROUP:
+        group_id: str = resource.resource_name
+        if not group_id:
+            raise ItemError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+        own = view.group_configs.get(group_id, {})
+        after = new_configs(resource, own, kind=ResourceType.GROUP)
+        check_group_configs(after, context.broker.groups.settings)
+        change = replacement(own, after)
+        if not change.set and not change.unset:
+            return None
+        return AlterGroupConfigs(group_id=group_id, set=change.set, unset=change.unset)
     raise ItemError(
         ErrorCode.INVALID_REQUEST,
         f"configs of resource type {kind} cannot be altered here",

@@ -9,6 +9,7 @@ from penstock.security.acl import AclBinding, Operation, PatternType, Permission
 from penstock.state.acl_commands import CreateAcls, DeleteAcls
 from penstock.state.commands import (
     AlterClusterConfigs,
+    AlterGroupConfigs,
     AlterTopicConfigs,
     AnyCommand,
     CreatePartitions,
@@ -61,6 +62,10 @@ def describe(view: "StateView", command: AnyCommand) -> str:
     if isinstance(command, AlterClusterConfigs):
         changed = _changed(view.cluster_configs, command.set, command.unset)
         return f"changed the configs of all brokers: {changed}"
+    if isinstance(command, AlterGroupConfigs):
+        own = view.group_configs.get(command.group_id, {})
+        changed = _changed(own, command.set, command.unset)
+        return f"changed configs of group {command.group_id}: {changed}"
     if isinstance(command, DeleteTopic):
         topic = view.topic_by_id(command.topic_id)
         name = "an unknown topic" if topic is None else f"topic {topic.name}"

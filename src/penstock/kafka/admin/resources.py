@@ -9,12 +9,19 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from penstock.groups.settings import GroupSettings
 from penstock.kafka.access import Access, refusal_text
 from penstock.kafka.broker import Broker
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import ItemError
 from penstock.model.broker_configs import BROKER_CONFIGS
 from penstock.model.errors import InvalidRequestError
+from penstock.model.group_configs import (
+    GROUP_CONFIGS,
+    GroupConfig,
+    effective_group,
+    validate_group,
+)
 from penstock.model.topic_configs import (
     CLUSTER_CONFIGS,
     TOPIC_CONFIGS,
@@ -46,6 +53,7 @@ class Source(enum.IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 class Operation(enum.IntEnum):
@@ -264,6 +272,38 @@ def _fixed_entries(broker: Broker) -> list[ConfigEntry]:
     ]
 
 
+def group_entries(own: Mapping[str, str], defaults: Mapping[str, str]) -> list[ConfigEntry]:
+    """All configs of a group, by name.
+
+    Args:
+        own: the group's.
+        defaults: the server's settings, by the names of group configs.
+    """
+    entries = []
+    for config in GROUP_CONFIGS.values():
+        synonyms = []
+        if config.name in own:
+            synonyms.append(Synonym(name=config.name, value=own[config.name], source=Source.GROUP))
+        synonyms.append(_group_default(config, defaults))
+        entries.append(
+            ConfigEntry(
+                name=config.name,
+                value=effective_group(config.name, own, defaults),
+                source=synonyms[0].source,
+                type=config.type,
+                documentation=config.documentation,
+                synonyms=tuple(synonyms),
+            )
+        )
+    return entries
+
+
+def _group_default(config: GroupConfig, defaults: Mapping[str, str]) -> Synonym:
+    value = effective_group(config.name, {}, defaults)
+    source = Source.DEFAULT if value == config.default else Source.STATIC_BROKER
+    return Synonym(name=config.broker_name or config.name, value=value, source=source)
+
+
 def check_broker_name(name: str, node_id: int) -> bool:
     """Check the name of a broker resource; whether it is the cluster-wide default, "".
 
@@ -304,7 +344,7 @@ def increment(
     current: Mapping[str, str],
     operations: Sequence[tuple[str, int, str | None]],
     *,
-    of_topic: bool,
+    kind: ResourceType,
     cluster_configs: Mapping[str, str],
 ) -> dict[str, str]:
     """The resource's configs after incremental operations.
@@ -312,7 +352,7 @@ def increment(
     Args:
         current: its own configs now.
         operations: (config, operation, value), each config once.
-        of_topic: whether names are those of topic configs, not of broker configs.
+        kind: whose configs the names are.
         cluster_configs: the defaults that appending and subtracting start from.
 
     Raises:
@@ -331,9 +371,15 @@ def increment(
             continue
         if value is None:
             raise ItemError(ErrorCode.INVALID_REQUEST, f"the config {name} has no value")
+        if operation is not Operation.SET and kind is ResourceType.GROUP:
+            raise ItemError(
+                ErrorCode.INVALID_CONFIG,
+                f"Can't {operation.name} to key {name} because its type is not LIST.",
+            )
         if operation is Operation.SET:
             after[name] = value
             continue
+        of_topic = kind is ResourceType.TOPIC
         config = TOPIC_CONFIGS.get(name) if of_topic else CLUSTER_CONFIGS.get(name, (None, 1))[0]
         if config is None or config.type is not ConfigType.LIST:
             raise ItemError(
@@ -369,6 +415,18 @@ def check_configs(configs: Mapping[str, str], *, of_topic: bool) -> None:
             validate_cluster(configs)
     except InvalidRequestError as error:
         raise ItemError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+
+def check_group_configs(configs: Mapping[str, str], settings: GroupSettings) -> None:
+    """Check the whole of a group's configs.
+
+    Raises:
+        ItemError: INVALID_CONFIG.
+    """
+    try:
+        validate_group(configs, settings.group_defaults)
+    except InvalidRequestError as error:
+        raise ItemError(ErrorCode.INVALID_CONFIG, error.detail) from error
 
 
 def unknown_topic(name: str) -> ItemError:

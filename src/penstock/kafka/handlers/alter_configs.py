@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.kafka.admin.altering import alter
+from penstock.kafka.admin.resources import ResourceType
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
@@ -31,7 +32,7 @@ def _new_configs(
     resource: "AlterConfigsResource",
     current: Mapping[str, str],  # noqa: ARG001 - replaced, whatever it is
     *,
-    of_topic: bool,  # noqa: ARG001
+    kind: ResourceType,  # noqa: ARG001
 ) -> dict[str, str]:
     configs = {}
     for config in resource.configs:

@@ -92,7 +92,7 @@ async def handle(context: RequestContext, request: "ConsumerGroupHeartbeatReques
         member_id=reply.member_id,
         member_epoch=reply.epoch,
         heartbeat_interval=(
-            timedelta(0) if error else groups.settings.consumer_heartbeat_interval_ms * MILLISECOND
+            timedelta(0) if error else groups.heartbeat_interval_ms(request.group_id) * MILLISECOND
         ),
         assignment=assignment,
     )

@@ -1,4 +1,4 @@
-"""DescribeConfigs 1 to 4: configs of topics and of the broker, with sources and synonyms.
+"""DescribeConfigs 1 to 4: configs of topics, the broker and groups, with sources and synonyms.
 
 A resource that is named more than once is described once, with all configs that were asked for.
 """
@@ -15,6 +15,7 @@ from penstock.kafka.admin.resources import (
     broker_entries,
     check_access,
     check_broker_name,
+    group_entries,
     topic_entry,
     unknown_topic,
 )
@@ -84,7 +85,7 @@ class _Description:
         async for (kind, name), keys in broker.turns.each(joined.items()):
             # A message repeats the name.
             found += TEXT_BYTES + REPEATED * text_bytes(name)
-            if kind == ResourceType.BROKER:
+            if kind in {ResourceType.BROKER, ResourceType.GROUP}:
                 found += RESOURCE_BYTES_MAX
             topic = broker.view.topic(name) if kind == ResourceType.TOPIC else None
             if topic is None:
@@ -149,6 +150,12 @@ class _Description:
             if topic is None:
                 raise certainty.refusal(unknown_topic(name))
             return self._of_topic(topic.configs, keys)
+        if kind == ResourceType.GROUP:
+            if not name:
+                raise ItemError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+            own = broker.view.group_configs.get(name, {})
+            found = group_entries(own, broker.groups.settings.group_defaults)
+            return self._array([self._entry(one) for one in found if not keys or one.name in keys])
         if kind != ResourceType.BROKER:
             raise ItemError(
                 ErrorCode.INVALID_REQUEST, f"configs of resource type {kind} are not kept here"

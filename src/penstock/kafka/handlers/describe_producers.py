@@ -1,8 +1,8 @@
 """DescribeProducers 0 (KIP-664): the producers that a partition knows, and what is open of them.
 
-The coordinator's epoch is -1: here a transaction has no coordinator whose epoch could rise. A
-marker doesn't change what a partition knows of its producer: the epoch and the last sequence are
-those of the last batch. A partition that is named more than once is answered once.
+The coordinator's epoch is -1: here a transaction has no coordinator whose epoch could rise. After a
+marker the epoch is the marker's, which has no last sequence (-1) where it is a new epoch. A
+partition that is named more than once is answered once.
 """
 
 from types import ModuleType

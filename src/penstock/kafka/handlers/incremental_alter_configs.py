@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.kafka.admin.altering import alter
-from penstock.kafka.admin.resources import increment
+from penstock.kafka.admin.resources import ResourceType, increment
 from penstock.kafka.context import RequestContext
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.schema import build, response_types
@@ -21,7 +21,7 @@ async def handle(context: RequestContext, request: "IncrementalAlterConfigsReque
     types = response_types("incremental_alter_configs", context.api_version)
 
     def new_configs(
-        resource: "AlterConfigsResource", current: Mapping[str, str], *, of_topic: bool
+        resource: "AlterConfigsResource", current: Mapping[str, str], *, kind: ResourceType
     ) -> dict[str, str]:
         operations = [
             (config.name, config.config_operation, config.value) for config in resource.configs
@@ -29,7 +29,7 @@ async def handle(context: RequestContext, request: "IncrementalAlterConfigsReque
         return increment(
             current,
             operations,
-            of_topic=of_topic,
+            kind=kind,
             cluster_configs=context.broker.view.cluster_configs,
         )
 

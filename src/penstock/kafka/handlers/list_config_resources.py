@@ -22,7 +22,7 @@ RESOURCE_BYTES: Final = 2
 
 
 async def handle(context: RequestContext, request: "ListConfigResourcesRequest") -> Answer:
-    """List topics and the broker."""
+    """List topics, the broker, and the groups that have configs."""
     types = response_types("list_config_resources", context.api_version)
     refused = context.access.cluster(Operation.DESCRIBE_CONFIGS)
     if refused:
@@ -47,6 +47,9 @@ async def handle(context: RequestContext, request: "ListConfigResourcesRequest")
         found += [(ResourceType.TOPIC, topic.name) async for topic in every]
     if ResourceType.BROKER in asked:
         found.append((ResourceType.BROKER, str(broker.node_id)))
+    if ResourceType.GROUP in asked:
+        every_group = turns.each(list(broker.view.group_configs))
+        found += [(ResourceType.GROUP, group_id) async for group_id in every_group]
     bound = BASE_BYTES
     async for _, name in turns.each(found):
         bound += RESOURCE_BYTES + text_bytes(name)

@@ -100,7 +100,9 @@ class _Marker:
             if key is None:
                 continue
             is_open = row is not None and first_offsets.get(key, NO_OPEN) != NO_OPEN
-            if marker.producer_epoch < (row.epoch if row and is_open else epochs.get(key, 0)):
+            # An abort that is sent again finds the epoch of its own marker, which is one above.
+            least = row.epoch if row and is_open else epochs.get(key, 0) - 1
+            if marker.producer_epoch < least:
                 errors[place] = ErrorCode.INVALID_PRODUCER_EPOCH
             elif is_open:
                 ends = True

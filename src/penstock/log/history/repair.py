@@ -317,6 +317,8 @@ class HistoryRepair:
         for start, end in zip(ranges[::3], ranges[1::3], strict=True):
             if (first - start) % _SEQUENCES <= (end - start) % _SEQUENCES:
                 return True
+        if not ranges:
+            return False  # a marker began the epoch
         behind = (ranges[-2] - last) % _SEQUENCES
         if behind >= _SEQUENCES // 2 or common is None or batch.common_key is None:
             return False

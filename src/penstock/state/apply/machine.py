@@ -93,6 +93,7 @@ _HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
     commands.CreatePartitions: apply_topics.create_partitions,
     commands.AlterTopicConfigs: apply_topics.alter_topic_configs,
     commands.AlterClusterConfigs: apply_topics.alter_cluster_configs,
+    commands.AlterGroupConfigs: apply_topics.alter_group_configs,
     commands.AllocateProducerIds: apply_records.allocate_producer_ids,
     commands.CommitRuns: apply_records.commit_runs,
     commands.ExpireProducers: apply_records.expire_producers,

@@ -152,7 +152,12 @@ def place_batches(
             if producer_id >= 0:
                 producer_key = (key, producer_id)
                 state = tables.producers.get(producer_key) or tables.producer(producer_key)
-                if state is None or epoch != state.epoch or sequence != state.next_sequence:
+                if (
+                    state is None
+                    or epoch != state.epoch
+                    or sequence != state.next_sequence
+                    or state.in_transaction
+                ):
                     # No state has an epoch with bits above it: those of transactions come here.
                     has_bits = epoch > epoch_max
                     look = _judge_transactional if has_bits else _judge_plain
@@ -214,7 +219,10 @@ def _judge_plain(
     Returns: its producer's state in the partition, and as `judge`.
     """
     if state is not None:
-        return (state, *judge(state, epoch, sequence, count))
+        status, value = judge(state, epoch, sequence, count)
+        if status == _STORED and state.in_transaction:
+            return state, BatchStatus.REFUSED, Refusal.PLAIN_IN_TRANSACTION
+        return state, status, value
     # Unknown to the partition: it may start anywhere, as in Kafka (ProducerAppendInfo.
     # checkSequence), since its state may have expired.
     state = context.tables.producers[producer_key] = ProducerState(epoch, [], context.time_ms)
@@ -252,6 +260,7 @@ def _judge_transactional(
         if status != _STORED:
             return state, status, value
     open_partition(context, row, key, next_offset)
+    state.in_transaction = True
     return state, _STORED, 0
 
 

@@ -12,9 +12,16 @@ from penstock.model.ids import (
 from penstock.state import leftovers
 from penstock.state.answers import AnyAnswer, Done, Refusal, Refused, TopicCreated
 from penstock.state.apply.context import ApplyContext
-from penstock.state.changes import ClusterConfigsChanged, TopicChanged, TopicDeleted
+from penstock.state.changes import (
+    ClusterConfigsChanged,
+    GroupConfigsChanged,
+    TopicChanged,
+    TopicDeleted,
+)
 from penstock.state.commands import (
+    CONFIGURED_GROUPS_MAX,
     AlterClusterConfigs,
+    AlterGroupConfigs,
     AlterTopicConfigs,
     CreatePartitions,
     CreateTopic,
@@ -114,6 +121,20 @@ def alter_cluster_configs(context: ApplyContext, command: AlterClusterConfigs) -
     configs = _altered(before, command.set, command.unset)
     tables.set_meta(CLUSTER_CONFIGS, encode_json(configs))
     context.changes.append(ClusterConfigsChanged(configs=configs))
+    return Done()
+
+
+def alter_group_configs(context: ApplyContext, command: AlterGroupConfigs) -> AnyAnswer:
+    """Set some configs of a group, unset others. A group without configs has no row."""
+    tables = context.tables
+    before = tables.group_configs(command.group_id)
+    configs = _altered(before, command.set, command.unset)
+    if configs and not before and tables.configured_groups() >= CONFIGURED_GROUPS_MAX:
+        return Refused(
+            Refusal.MALFORMED, f"{CONFIGURED_GROUPS_MAX} groups have configs, as many as may"
+        )
+    tables.save_group_configs(command.group_id, configs)
+    context.changes.append(GroupConfigsChanged(group_id=command.group_id, configs=configs))
     return Done()
 
 

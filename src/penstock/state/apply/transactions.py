@@ -319,6 +319,12 @@ def _write_markers(context: ApplyContext, row: Transaction, marker: Marker) -> N
         changes.append(OpenMoved(named, first_open, -1 if marker.commits else offset))
     if aborted:
         tables.transactions.add_aborted(aborted)
+    tables.end_in_partitions(
+        [key for key, _ in places],
+        row.producer_id,
+        epoch=marker.producer_epoch,
+        time_ms=time_ms,
+    )
     if places:
         changes.append(
             MarkersWritten(

@@ -168,7 +168,9 @@ def _refuse_sequences(
             state = producers[key] = (
                 ProducerState(epoch, [], 0)
                 if known is None
-                else ProducerState(known.epoch, list(known.ranges), 0)
+                else ProducerState(
+                    known.epoch, list(known.ranges), 0, in_transaction=known.in_transaction
+                )
             )
             fresh = known is None
         else:
@@ -184,6 +186,11 @@ def _refuse_sequences(
                     f"producer {producer_id} epoch {epoch} sequence {sequence}:"
                     f" {state.next_sequence} of epoch {state.epoch} is next",
                 )
+        if state.in_transaction:
+            return Refused(
+                Refusal.PLAIN_IN_TRANSACTION,
+                f"producer {producer_id} has a transaction open in the partition",
+            )
         state.record(epoch, sequence, count, 0, 0)
     return None
 

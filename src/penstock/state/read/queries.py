@@ -67,7 +67,7 @@ from penstock.state.rows import (
     Wal,
 )
 from penstock.state.schema import STORED_ENTRIES
-from penstock.state.sequences import unpack_ranges
+from penstock.state.sequences import NO_SEQUENCE, unpack_ranges
 
 __all__ = [
     "ActiveProducer",
@@ -505,7 +505,10 @@ def _generations(wal_key: int) -> tuple[int, int]:
 def _active_producer(
     producer_id: int, epoch: int, sequences: bytes, last_timestamp: int
 ) -> ActiveProducer:
-    return ActiveProducer(producer_id, epoch, unpack_ranges(sequences)[-2], last_timestamp)
+    ranges = unpack_ranges(sequences)
+    # A marker of a new epoch leaves no sequence.
+    last_sequence = ranges[-2] if ranges else NO_SEQUENCE
+    return ActiveProducer(producer_id, epoch, last_sequence, last_timestamp)
 
 
 def _group(row: tuple[Any, ...]) -> GroupRow:

@@ -6,6 +6,8 @@ where they are empty.
 
 from typing import Any, Final
 
+import msgspec
+
 from penstock.model.ids import PartitionKey
 from penstock.state.read.connection import Parameters, StateConnection
 from penstock.state.rows import OffsetRow
@@ -69,6 +71,14 @@ class TransactionQueries(StateConnection):
                 (producer_id,),
             )
         )
+
+    def group_configs(self) -> dict[str, dict[str, str]]:
+        """Configs of the groups that have some, by group id: a table of the same version."""
+        decode = msgspec.json.Decoder(dict[str, str]).decode
+        rows = self._of_transactions(
+            "SELECT group_id, configs FROM group_configs ORDER BY group_id"
+        )
+        return {group_id: decode(configs) for group_id, configs in rows}
 
     def first_open(self) -> dict[PartitionKey, int]:
         """The least first offset of what is open, of each partition where something is."""

@@ -30,6 +30,7 @@ from penstock.state.changes import (
     ClusterConfigsChanged,
     DigestAsked,
     DigestTold,
+    GroupConfigsChanged,
     HeadMoved,
     HistoryChanged,
     LevelChanged,
@@ -93,6 +94,8 @@ class StateView:
     def __init__(self) -> None:
         """An empty view; `load` reads one."""
         self.cluster_configs: dict[str, str] = {}
+        self.group_configs: dict[str, dict[str, str]] = {}
+        """Configs of the groups that have some, by group id."""
         self.generation = 0
         """Grows with each change of a topic, config or access rule, so that others can cache."""
         self.loaded_position = 0
@@ -135,6 +138,7 @@ class StateView:
         try:
             self.cluster_configs = queries.cluster_configs()
             self.acls.replace(queries.acls())
+            self.group_configs = queries.group_configs()
             for row in queries.topic_rows():
                 self._put(
                     Topic(
@@ -290,6 +294,12 @@ class StateView:
             self._last_positions.pop(change.agent_id, None)
         elif type(change) is ShardMoved:
             self._shards[change.shard.shard] = change.shard
+        elif type(change) is GroupConfigsChanged:
+            if change.configs:
+                self.group_configs[change.group_id] = change.configs
+            else:
+                self.group_configs.pop(change.group_id, None)
+            return
         elif type(change) is HistoryChanged:
             found = change.history
             if found.closed_ms is None:

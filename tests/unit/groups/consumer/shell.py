@@ -63,6 +63,7 @@ class Shell:
     def __init__(self, catalog: Topics, group_settings: GroupSettings | None = None) -> None:
         self.catalog = catalog
         self.settings = group_settings or GroupSettings()
+        self.configs: dict[str, str] = {}
         self.group = self._new()
         self.replies: dict[int, HeartbeatReply] = {}
         self.timers: dict[Timer, int] = {}
@@ -73,7 +74,7 @@ class Shell:
         self.requests = 0
 
     def _new(self) -> ConsumerGroup:
-        return ConsumerGroup("g", self.settings, regex_fault=no_fault)
+        return ConsumerGroup("g", self.settings, regex_fault=no_fault, configs=lambda: self.configs)
 
     def do(self, effects: Iterable[Effect]) -> None:
         """Carry them out."""

@@ -214,3 +214,29 @@ def test_targets_that_were_journaled_in_part_are_made_again() -> None:
     assert shell.group.state is GroupState.ASSIGNING
     assert shell.beat("one", 1).epoch == 1
     assert shell.group.target_epoch == 3
+
+
+def test_a_groups_own_configs_hold_from_the_next_heartbeat_on() -> None:
+    shell = Shell(Topics(a=2))
+    shell.join("one", "a")
+    session = Timer("session", "one")
+    assert shell.timers[session] == 45_000
+    shell.configs = {"consumer.session.timeout.ms": "50000"}
+    shell.beat("one", 1)
+    assert shell.timers[session] == 50_000
+    shell.configs = {}
+    shell.beat("one", 1)
+    assert shell.timers[session] == 45_000
+
+
+def test_a_group_rests_between_two_targets_as_long_as_its_config_says() -> None:
+    shell = Shell(Topics(a=2))
+    shell.configs = {"consumer.assignment.interval.ms": "700"}
+    shell.join("one", "a")
+    assert shell.timers[REST_TIMER] == 700
+    shell.join("two", "a")
+    assert shell.group.epoch > shell.group.target_epoch
+    shell.timers.pop(REST_TIMER)
+    shell.do(shell.group.timer_fired(REST_TIMER))
+    shell.beat("two", 1)
+    assert shell.group.epoch == shell.group.target_epoch

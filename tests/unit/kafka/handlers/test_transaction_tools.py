@@ -298,6 +298,18 @@ async def test_producers_of_partitions_are_described(rig: Rig, tool: Tool) -> No
     assert state.current_txn_start_offset == -1
 
 
+async def test_after_an_end_of_protocol_v2_a_producer_has_the_markers_epoch(
+    rig: Rig, tool: Tool
+) -> None:
+    """As Kafka's appendEndTxnMarker: the sequences of the former epoch are gone."""
+    (key,) = await rig.topic("t", partitions=1)
+    producer = await begun(rig, "x", key)
+    await producer.end(commits=True)
+    found = await tool.producers(("t", (0,)))
+    (state,) = found["t", 0].active_producers
+    assert (state.producer_epoch, state.last_sequence) == (1, -1)
+
+
 # -- WriteTxnMarkers ---------------------------------------------------------------------------
 
 

@@ -330,6 +330,7 @@ def test_changes_survive_their_bytes(found: list[Change]) -> None:
 
 def test_every_kind_of_change_survives_its_bytes() -> None:
     from penstock.model.ids import TopicId, TopicKey
+    from penstock.security.acl import AclBinding
     from penstock.state import changes
     from penstock.state.rows import (
         Agent,
@@ -367,6 +368,7 @@ def test_every_kind_of_change_survives_its_bytes() -> None:
         outcome=HistoryOutcome.OPEN,
         records=0,
     )
+    rule = AclBinding(2, "t", 3, "User:alice", "*", 3, 3)
     every: list[Change] = [
         changes.HeadMoved(PartitionKey(1), 2, 3),
         changes.OpenMoved(PartitionKey(1), -1),
@@ -391,6 +393,8 @@ def test_every_kind_of_change_survives_its_bytes() -> None:
         ),
         changes.TopicDeleted(topic_key=TopicKey(1), topic_id=TopicId(b"x" * 16), name="t"),
         changes.ClusterConfigsChanged(configs={"a": "b"}),
+        changes.AclsChanged(added=[rule], removed=[]),
+        changes.GroupConfigsChanged(group_id="g", configs={"a": "b"}),
         changes.AgentChanged(agent=agent),
         changes.AgentRemoved(agent_id=7),
         changes.ShardMoved(shard=Shard(1, 2, 3, 4)),

@@ -179,6 +179,8 @@ def draw_command(data: st.DataObject, model: Model, position: int) -> AnyCommand
     sequence = known[1] if known and known[0] == epoch else 0
     sequence += data.draw(st.sampled_from([0] * 9 + [1]))
     flags = TRANSACTIONAL | ADDS_ITSELF if v2 else TRANSACTIONAL
+    if data.draw(st.integers(0, 4)) == 0:
+        flags = 0
     described = batch(count, producer=(producer, max(epoch, 0) | flags, sequence))
     return commit(described, key=PartitionKey(key), wal=1)
 

@@ -9,6 +9,7 @@ import pytest
 from penstock.model.ids import TopicKey, partition_key
 from penstock.state.commands import (
     AlterClusterConfigs,
+    AlterGroupConfigs,
     AlterTopicConfigs,
     CreatePartitions,
     DeleteTopic,
@@ -23,6 +24,7 @@ def shown(view: StateView) -> object:
     return (
         list(view.topics()),
         view.cluster_configs,
+        view.group_configs,
         view.leader_epoch,
         [
             (key, head.log_start, head.next_offset, view.epoch_starts(key))
@@ -49,6 +51,9 @@ def test_following_equals_loading(tmp_path: Path, restores: int) -> None:
         [CreatePartitions(topic_id=TOPIC_ID, partitions=5)],
         [AlterTopicConfigs(topic_id=other, set={"a": "1"})],
         [AlterClusterConfigs(set={"log.retention.ms": "5"})],
+        [AlterGroupConfigs(group_id="g", set={"a": "1"})],
+        [AlterGroupConfigs(group_id="h", set={"a": "1"})],
+        [AlterGroupConfigs(group_id="g", unset=["a"])],
         [commit(batch(2), position=100), DeleteTopic(topic_id=TOPIC_ID)],
     ):
         view.apply(order.append(commands).outcome.changes)
