@@ -66,8 +66,7 @@ class Plans:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        # Held while a plan is made, which takes a few milliseconds at most.
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._graph = Graph(program)
         self._plans: OrderedDict[_Key, Plan] = OrderedDict()
         self._queries: OrderedDict[object, list[Query]] = OrderedDict()
@@ -122,13 +121,16 @@ class Plans:
         """Give what is kept under a key, or make it; what wasn't used for longest goes."""
         with self._lock:
             found = cache.get(key)
-            if found is None:
-                found = cache[key] = make()
-                if len(cache) > PLANS_MAX:
-                    cache.popitem(last=False)
-            else:
+            if found is not None:
                 cache.move_to_end(key)
-            return found
+                return found
+        # Without the lock: a question of a thread may take long to type, and others go on.
+        made = make()
+        with self._lock:
+            cache[key] = made
+            if len(cache) > PLANS_MAX:
+                cache.popitem(last=False)
+        return made
 
 
 class Asking:

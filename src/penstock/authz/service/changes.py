@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import Final
 
@@ -22,9 +22,10 @@ from penstock.authz.service.environment import Environment
 from penstock.authz.service.handling import decoder
 from penstock.authz.state import entries
 from penstock.authz.state.entries import Clear, Delete, Done, Insert, Refused, SetPolicy, Write
-from penstock.model.errors import InvalidRequestError, RetryableError
+from penstock.model.errors import InvalidRequestError, OverloadedError, RetryableError
 from penstock.ports.clock import Clock
 
+TESTS_S: Final = 20.0
 _TRIES: Final = 5
 """How often a policy is proposed again after others were set meanwhile."""
 
@@ -117,7 +118,9 @@ class Changes:
         """Set a policy; answer 400 with what is wrong with it."""
         loop = asyncio.get_running_loop()
         now_s = self._clock.now_ms() // 1000
-        checked = await loop.run_in_executor(self._checking, _checked, source, now_s)
+        checked = await loop.run_in_executor(
+            self._checking, _checked, source, now_s, self._clock.monotonic_s
+        )
         if isinstance(checked, dict):
             return answer(checked, 400)
         signatures = tuple(sorted((each.predicate, each.types) for each in checked.facts))
@@ -135,17 +138,27 @@ class Changes:
         raise RetryableError("set", "policy", "other policies were set meanwhile", "try again")
 
 
-def _checked(source: str, now_s: int) -> Program | dict[str, object]:
+def _checked(
+    source: str, now_s: int, monotonic_s: Callable[[], float]
+) -> Program | dict[str, object]:
     """Check a policy and run its tests; give what is wrong with it as the API does."""
+    deadline_s = monotonic_s() + TESTS_S
 
     def evaluator(program: Program, facts: Iterable[Fact]) -> Evaluator:
+        # Each test has a bound of steps; a policy may have thousands of tests.
+        if monotonic_s() > deadline_s:
+            raise OverloadedError("test", "policy", f"all tests together take over {TESTS_S:.0f} s")
         return Tabled(program, MemoryFacts(facts), now_s=now_s)
 
     try:
         program = check(source)
     except PolicyError as error:
         return error.as_json()
-    results = run_tests(program, evaluator)
+    try:
+        results = run_tests(program, evaluator)
+    except OverloadedError as error:
+        # Of an inline query; a test that takes too long is among the results.
+        return {"error_type": "Generic", "message": f"an inline query was stopped: {error.detail}"}
     return program if results.is_success else results.error_as_json()
 
 

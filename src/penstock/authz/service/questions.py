@@ -36,6 +36,7 @@ FACTS_MAX: Final = 100_000
 """Facts that one GET gives."""
 RESOURCES_MAX: Final = 10_000
 DECISIONS_KEPT: Final = 10_000
+_SHORT_CALLS_MAX: Final = 3
 _FIELDS_MAX: Final = 64
 _ARGUMENT: Final = re.compile(r"args\.([0-9]{1,3})\.(type|id)", re.ASCII)
 _TRUE: Final = b'{"allowed":true}'
@@ -152,7 +153,9 @@ class Questions:
         def ask(_: Policy, asking: Asking) -> bytes:
             return _encode({"results": asking.rows(question)})
 
-        return then(environment.ask(ask, facts), _ok)
+        # To type many calls may take longer than the event loop should be held.
+        is_long = len(question.calls) > _SHORT_CALLS_MAX
+        return then(environment.ask(ask, facts, is_long=is_long), _ok)
 
     def query(self, environment: Environment, access: Access, call: Call) -> Answering:  # noqa: ARG002
         """POST /query, the older form: facts that hold and match a pattern."""

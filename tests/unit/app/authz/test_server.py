@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.app.authz.server import AuthzServer, AuthzSettings, within
+from penstock.authz.service import changes as changes_module
 from penstock.authz.service import environment as environment_module
 from penstock.authz.service import keeping, tokens
 from penstock.config.addresses import Address
@@ -231,6 +232,48 @@ async def test_a_long_question_holds_up_no_other_and_is_bounded(
         status, _, answer = await client.call("POST", "/api/evaluate_query", question)
         assert status == 200
         assert {(row["x"], row["y"]) for row in answer["results"]} >= {("0", "4"), ("2", "4")}
+
+
+async def test_the_tests_of_a_policy_have_a_time_together(
+    server: AuthzServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tested = POLICY + 'test "one" { assert_not allow(User{"a"}, "read", Repository{"b"}); }'
+    async with connected(server) as client:
+        assert (await client.call("POST", "/api/policy", {"src": tested}))[0] == 200
+        monkeypatch.setattr(changes_module, "TESTS_S", -1.0)
+        status, _, answer = await client.call("POST", "/api/policy", {"src": tested + "\n"})
+        assert (status, answer["error_type"]) == (400, "TestsFailed")
+        assert "the test was stopped" in answer["message"]
+        asking = "actor User {} ?= is_on() or 1 = 1; declare is_on();"
+        status, _, answer = await client.call("POST", "/api/policy", {"src": asking})
+        assert (status, answer["error_type"]) == (400, "Generic")
+        assert "an inline query was stopped" in answer["message"]
+
+
+async def test_policies_and_facts_of_many_clients_leave_no_fact_that_is_not_accepted(
+    server: AuthzServer,
+) -> None:
+    likes = "actor User {} declare likes(User, User);"
+    values = [{"type": "User", "id": "a"}, {"type": "User", "id": "b"}]
+    like = {"predicate": "likes", "args": values}
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(connected(server)) for _ in range(8)]
+
+        async def write(number: int, client: Client) -> None:
+            for _ in range(15):
+                await client.call("POST", "/api/policy", {"src": (POLICY, likes)[number % 2]})
+                fact = (role("a"), like)[number // 2 % 2]
+                status, _, _ = await client.call("POST", "/api/batch", [{"inserts": [fact]}])
+                assert status in (200, 400)
+                status, _, _ = await client.call("POST", "/api/batch", [{"deletes": [fact]}])
+                assert status == 200
+
+        await asyncio.gather(*(write(*each) for each in enumerate(clients)))
+        _, _, metadata = await clients[0].call("GET", "/api/policy_metadata")
+        has_roles = "Repository" in metadata["metadata"]["resources"]
+        for fact, is_accepted in ((role("a"), has_roles), (like, not has_roles)):
+            status, _, _ = await clients[0].call("POST", "/api/batch", [{"inserts": [fact]}])
+            assert status == (200 if is_accepted else 400)
 
 
 async def test_explain_names_the_rule_or_the_facts_that_would_allow_it(
