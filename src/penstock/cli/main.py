@@ -26,6 +26,7 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "consume": Lazy("consume", "Print the records of topics."),
     "agent": Lazy("agent", "List, drain and remove the agents of a cluster."),
     "group": Lazy("group", "List, describe, reset and delete consumer groups."),
+    "acl": Lazy("acl", "List, add and delete access rules: what clients may do."),
     "transaction": Lazy("transaction", "List, describe and abort transactions."),
     "pipeline": Lazy("pipeline", "Run jobs on stored records: compaction, tables, export, import."),
     "authz": Lazy("authz", "Run the authorization service; check, format and test its policies."),

@@ -35,6 +35,9 @@ SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
     "describe_producers": (0, 0),
     "write_txn_markers": (1, 2),
     "init_producer_id": (0, 5),
+    "describe_acls": (1, 3),
+    "create_acls": (1, 3),
+    "delete_acls": (1, 3),
 }
 """The first and last version of each API that the commands' code is written for."""
 
