@@ -4,12 +4,13 @@ and when it dies, the next one begins with what the journal has."""
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 
-from confluent_kafka import Producer
+from confluent_kafka import Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from support.share_client import ACCEPT, RELEASE, ShareMember, owner_of
+from support.share_client import ACCEPT, RELEASE, ShareMember, led_elsewhere, owner_of
 from support.waiting import eventually
 from support.workers import WorkersHost, workers_host
 
@@ -99,4 +100,29 @@ def test_a_group_goes_on_at_another_agent(tmp_path: Path) -> None:
         assert found == {offset: 2 if offset == 7 else 1 for offset in range(5, 10)}
         again.close()
         host.wait_serving()
+        assert host.stop() == 0
+
+
+def test_librdkafka_finds_the_owner(tmp_path: Path) -> None:
+    with workers_host(tmp_path, 2) as host:
+        topic = led_elsewhere(host.bootstrap, "t")
+        group_id = f"{topic}-readers"
+        consumer = ShareConsumer({"bootstrap.servers": host.bootstrap, "group.id": group_id})
+        consumer.subscribe([topic])
+        observer = ShareMember(owner_of(host.address(0), group_id)[1], group_id, topic)
+        until_s = time.monotonic() + 60
+        while time.monotonic() < until_s:
+            consumer.poll(0.2)
+            if observer.start(0) == 0:
+                break
+        fill(host, topic, 20)
+        found: list[bytes] = []
+        while len(found) < 20 and time.monotonic() < until_s + 60:
+            found += [message.value() or b"" for message in consumer.poll(0.5)]
+        committed = consumer.commit_sync(30.0)
+        assert list(committed.values()) == [None], committed
+        consumer.close()
+        assert sorted(found, key=int) == [b"%d" % number for number in range(20)]
+        assert observer.offsets(0) == {0: (20, 0)}
+        observer.close()
         assert host.stop() == 0

@@ -203,7 +203,7 @@ class ShareGroups:
 
     def left(self, connection: object) -> None:
         """A connection has ended: its sessions end, and release what they have."""
-        for group_id, member_id in self.sessions.end_of(connection):
+        for group_id, member_id, _ in self.sessions.end_of(connection):
             found = self.open(group_id)
             if isinstance(found, OpenShare):
                 found.release(member_id, list(found.machine.deliveries.partitions))

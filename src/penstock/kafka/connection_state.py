@@ -63,10 +63,10 @@ class ReplySink(Protocol):
 class ConnectionState:
     """The state that a connection keeps from request to request.
 
-    `last_fetch`, `last_produce`, `produces`, `fetch_alarm`, `principal` and `access` belong to the
-    handlers that use them; the connection itself never looks at them. `items` are the topics and
-    partitions of Produces that have begun and aren't answered; one whose number isn't known counts
-    500.
+    `last_fetch`, `last_produce`, `share_relays`, `produces`, `fetch_alarm`, `principal` and
+    `access` belong to the handlers that use them; the connection itself never looks at them.
+    `items` are the topics and partitions of Produces that have begun and aren't answered; one whose
+    number isn't known counts 500.
     `seen_position`: the position of the journal that this agent had applied when it accepted the
     connection, or that what came by it since shows its client to have heard of.
     """
@@ -83,6 +83,7 @@ class ConnectionState:
         "principal",
         "produces",
         "seen_position",
+        "share_relays",
     )
 
     def __init__(
@@ -92,6 +93,7 @@ class ConnectionState:
         self.seen_position = seen_position
         self.last_fetch: object = None
         self.last_produce: object = None
+        self.share_relays: object = None
         self.fetch_alarm: Alarm | None = None
         self.produces: deque[Unhanded] = deque()
         self.items = 0

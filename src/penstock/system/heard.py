@@ -40,6 +40,7 @@ class Cause(enum.StrEnum):
     FLUSH = "make a flush durable"
     FOLLOW_JOURNAL = "follow the journal"
     GROUP_JOURNAL = "journal a group's command"
+    SHARE_RELAY = "ask the owner of a share group"
     GROUP_UNREADABLE = "read a group"
     HAND_OVER = "hand over shards of groups"
     HOLD_STATE = "hold a state to hash it"

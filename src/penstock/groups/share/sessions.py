@@ -19,8 +19,9 @@ EPOCH_MAX: Final = (1 << 31) - 1
 PARTITIONS_MAX: Final = 20_000
 """Partitions of one session."""
 
-Key = tuple[str, str]
-"""Group id and member id."""
+Key = tuple[str, str, str]
+"""Group id, member id, and the agent that carries the member's requests ("": none does): a member
+has a session by each."""
 
 
 class ShareSession:

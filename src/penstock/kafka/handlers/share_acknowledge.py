@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.groups.errors import GroupError
 from penstock.groups.share.messages import Place
 from penstock.groups.share.partition import AckFault
-from penstock.groups.share.sessions import FINAL_EPOCH
+from penstock.groups.share.sessions import FINAL_EPOCH, Key
 from penstock.kafka.access import refusal_text
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
@@ -25,6 +25,8 @@ from penstock.kafka.share.elsewhere import (
     leader_of,
 )
 from penstock.kafka.share.permissions import unreadable
+from penstock.kafka.share.relay import carry_acknowledgements, may_carry, relayed_by
+from penstock.kafka.share.relays import relays_of
 from penstock.kafka.share.requests import (
     acknowledged,
     fault_of_batches,
@@ -55,11 +57,12 @@ async def handle(context: RequestContext, request: "ShareAcknowledgeRequest") ->
     group = shares.open(group_id)
     if isinstance(group, GroupError) and group not in ELSEWHERE:
         return _refusal(context, group)
-    session = shares.sessions.acknowledge((group_id, member_id), epoch)
+    key = (group_id, member_id, relayed_by(context))
+    session = shares.sessions.acknowledge(key, epoch)
     if isinstance(session, GroupError):
         return _refusal(context, session)
     if isinstance(group, GroupError):
-        return _send_away(context, request)
+        return await _send_away(context, request, key)
     said = acknowledged(request.topics)
     configs = shares.configs(group_id)
     renews = request.is_renew_ack and configs.renew_acknowledge
@@ -72,7 +75,7 @@ async def handle(context: RequestContext, request: "ShareAcknowledgeRequest") ->
     }
     error, faults = await group.acknowledge(member_id, right)
     if epoch == FINAL_EPOCH:
-        shares.sessions.end((group_id, member_id))
+        shares.sessions.end(key)
         group.release(member_id, list(group.machine.deliveries.partitions))
     if error is not GroupError.NONE:
         return _refusal(context, error)
@@ -81,12 +84,19 @@ async def handle(context: RequestContext, request: "ShareAcknowledgeRequest") ->
     return _answer(context, named(request.topics), outcomes, configs.record_lock_duration_ms)
 
 
-def _send_away(context: RequestContext, request: "ShareAcknowledgeRequest") -> Entity:
-    """Name the agent to ask; nothing that is said is taken."""
-    key = (request.group_id or "", request.member_id or "")
+async def _send_away(
+    context: RequestContext, request: "ShareAcknowledgeRequest", key: Key
+) -> Entity:
+    """Name the agent to ask, or ask it where it has given the records by way of this one."""
+    leader = leader_of(context.broker, key[0])
+    carried = None
+    if may_carry(context):
+        carried = await carry_acknowledgements(context, request, key)
     if request.share_session_epoch == FINAL_EPOCH:
         context.broker.groups.shares.sessions.end(key)
-    leader = leader_of(context.broker, key[0])
+        relays_of(context).end(key)
+    if carried is not None:
+        return carried
     away = AckFault(GroupError.NOT_LEADER_OR_FOLLOWER, "Another agent owns the share partition.")
     places = named(request.topics)
     return _answer(context, places, dict.fromkeys(places, away), 0, leader)

@@ -3,7 +3,7 @@
 
 Acknowledgements come first, and are journaled before the answer; then records are acquired. A
 request that finds none waits for new ones, and for those that others release. Where the group is
-another agent's, the answer names it (`kafka.share.elsewhere`).
+another agent's, the answer names it (`kafka.share.elsewhere`), or is the other's (`relay`).
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from penstock.groups.errors import GroupError
 from penstock.groups.share.configs import ShareConfigs
 from penstock.groups.share.messages import Place
 from penstock.groups.share.partition import AckBatch, AckFault
-from penstock.groups.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
+from penstock.groups.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, Key, ShareSession
 from penstock.groups.sharing import OpenShare
 from penstock.kafka.access import refusal_text
 from penstock.kafka.context import RequestContext
@@ -34,6 +34,8 @@ from penstock.kafka.share.elsewhere import (
 )
 from penstock.kafka.share.permissions import unreadable
 from penstock.kafka.share.reading import Room, Shared, ShareReading
+from penstock.kafka.share.relay import carry_fetch, may_carry, relayed_by
+from penstock.kafka.share.relays import relays_of
 from penstock.kafka.share.requests import (
     acknowledged,
     fault_of_batches,
@@ -68,8 +70,9 @@ async def handle(context: RequestContext, request: "ShareFetchRequest") -> Answe
     if isinstance(group, GroupError) and group not in ELSEWHERE:
         return _refusal(context, group)
     said = acknowledged(request.topics)
+    key = (group_id, member_id, relayed_by(context))
     session = shares.sessions.fetch(
-        (group_id, member_id),
+        key,
         epoch,
         owner=context.connection,
         added=() if epoch == FINAL_EPOCH else named(request.topics),
@@ -80,7 +83,7 @@ async def handle(context: RequestContext, request: "ShareFetchRequest") -> Answe
         return _refusal(context, session)
     context.connection.watch_end("share sessions", shares.left)
     if isinstance(group, GroupError):
-        return await _send_away(context, request, said, session)
+        return await _send_away(context, request, said, session, key)
     configs = shares.configs(group_id)
     faults = unreadable(context.access, context.broker.view, said)
     if said:
@@ -91,7 +94,7 @@ async def handle(context: RequestContext, request: "ShareFetchRequest") -> Answe
         faults |= others
     found: Mapping[Place, Shared] = {}
     if epoch == FINAL_EPOCH:
-        shares.sessions.end((group_id, member_id))
+        shares.sessions.end(key)
         group.release(member_id, list(group.machine.deliveries.partitions))
     elif not request.is_renew_ack:
         reading = ShareReading(context, group, member_id, configs)
@@ -163,12 +166,19 @@ async def _send_away(
     request: "ShareFetchRequest",
     said: Mapping[Place, list[AckBatch]],
     session: ShareSession,
+    key: Key,
 ) -> Entity:
-    """Name the agent to ask; nothing is acquired, and nothing that is said is taken."""
+    """Name the agent to ask, or ask it for a client that comes back although it was named."""
     broker = context.broker
+    leader = leader_of(broker, key[0])
+    carried = None
+    if request.share_session_epoch != INITIAL_EPOCH and may_carry(context):
+        carried = await carry_fetch(context, request, key, list(session.places), leader.node)
     if request.share_session_epoch == FINAL_EPOCH:
-        broker.groups.shares.sessions.end((request.group_id or "", request.member_id or ""))
-    leader = leader_of(broker, request.group_id or "")
+        broker.groups.shares.sessions.end(key)
+        relays_of(context).end(key)
+    if carried is not None:
+        return carried
     if leader.node is None or request.share_session_epoch != INITIAL_EPOCH:
         wait_s = max(0, request.max_wait // MILLISECOND) / 1000
         await wait(min(UNKNOWN_WAIT_S, wait_s))
