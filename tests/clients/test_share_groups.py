@@ -210,3 +210,52 @@ def test_librdkafka_s_share_consumers_share_a_partition(
         for consumer in (one, two):
             consumer.commit_sync(30.0)
         assert observer.offsets(0) == {0: (20, 0)}
+
+
+def test_a_group_s_own_configs_hold(bootstrap: str, new_topic: NewTopic, members: Members) -> None:
+    """It begins at the earliest, gives up after two deliveries, and takes records back in time."""
+    topic = new_topic(1)
+    fill(bootstrap, topic, 2)
+    member = members(topic)
+    configured = member.configure(
+        share_auto_offset_reset="earliest",
+        share_delivery_count_limit="2",
+        share_record_lock_duration_ms="15000",
+    )
+    assert configured == "none"
+    member.beat()
+    assert member.fetch([0], max_records=1, strict=True)[0].acquired == [(0, 0, 1)]
+    began_s = time.monotonic()
+    assert member.fetch(max_records=1, strict=True)[0].acquired == [(1, 1, 1)]
+    assert member.acknowledge({0: [(1, 1, [ACCEPT])]})[0] == "none"
+    assert member.fetch(wait_s=40)[0].acquired == [(0, 0, 2)]
+    assert time.monotonic() - began_s > 14
+    assert member.acknowledge({0: [(0, 0, [RELEASE])]})[0] == "none"
+    assert member.fetch(wait_s=0.2) == {}
+    assert member.offsets(0) == {0: (2, 0)}
+
+
+def test_aborted_records_are_not_delivered_to_readers_of_committed_ones(
+    bootstrap: str, new_topic: NewTopic, members: Members, name: Callable[[str], str]
+) -> None:
+    topic = new_topic(1)
+    member = members(topic)
+    configured = member.configure(
+        share_auto_offset_reset="earliest", share_isolation_level="read_committed"
+    )
+    assert configured == "none"
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name("txn")})
+    producer.init_transactions(30)
+    for value, ends in ((b"a", producer.abort_transaction), (b"b", producer.commit_transaction)):
+        producer.begin_transaction()
+        producer.produce(topic, value=value)
+        producer.flush()
+        ends(30)
+    member.beat()
+    assert member.fetch([0])[0].values == [b"b"]
+    producer.begin_transaction()
+    producer.produce(topic, value=b"open")
+    producer.flush()
+    assert member.fetch(wait_s=0.3) == {}
+    producer.commit_transaction(30)
+    assert member.fetch(wait_s=20)[0].values == [b"open"]

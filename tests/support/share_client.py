@@ -24,7 +24,9 @@ SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
     "describe_share_group_offsets": (0, 1),
     "alter_share_group_offsets": (0, 0),
     "delete_share_group_offsets": (0, 0),
+    "incremental_alter_configs": (1, 1),
 }
+GROUP_RESOURCE: Final = 32
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 Acks = Mapping[int, Sequence[tuple[int, int, Sequence[int]]]]
 """By partition: first offset, last offset and types."""
@@ -222,6 +224,28 @@ class ShareMember:
             return self.offsets(number)[number][0]
         except AssertionError:
             return -1
+
+    def configure(self, **values: str) -> str:
+        """Set configs of the group, by their names with `_` for `.`; the error, if there is one."""
+        reply = self.connection.request(
+            "incremental_alter_configs",
+            lambda types: types.IncrementalAlterConfigsRequest(
+                resources=(
+                    types.AlterConfigsResource(
+                        resource_type=GROUP_RESOURCE,
+                        resource_name=self.group_id,
+                        configs=tuple(
+                            types.AlterableConfig(
+                                name=name.replace("_", "."), config_operation=0, value=value
+                            )
+                            for name, value in values.items()
+                        ),
+                    ),
+                ),
+                validate_only=False,
+            ),
+        )
+        return str(reply.responses[0].error_code.name.lower())
 
     def alter(self, starts: Mapping[int, int]) -> tuple[str, dict[int, str]]:
         """Send AlterShareGroupOffsets."""
