@@ -114,6 +114,7 @@ class Deliveries:
             found = self.partitions.get(place) or SharePartition(0)
             lock = self._new_lock()
             limit = self._configs().delivery_count_limit
+            was_full = self._is_full(found)
             fault = found.acknowledge(member, batches, limit=limit, lock=lock)
             if fault is not None:
                 faults[place] = fault
@@ -121,7 +122,7 @@ class Deliveries:
             self._begin_lock(place, lock)
             if any(kind != Acknowledgement.RENEW for batch in batches for kind in batch.types):
                 self._touch(place)
-            self._changed(place)
+            self._changed(place, was_full=was_full)
         self._wait(request)
         return faults
 
@@ -211,9 +212,20 @@ class Deliveries:
         timer = Timer(LOCK_TIMER, str(lock))
         self._effects.append(SetTimer(timer, self._configs().record_lock_duration_ms))
 
-    def _changed(self, place: Place) -> None:
-        """Records may be fetched that could not be; acquisitions may have ended."""
-        self._effects.append(RecordsFreed())
+    def _is_full(self, found: SharePartition) -> bool:
+        return found.next_offset(self._configs().partition_max_record_locks) is None
+
+    def _changed(self, place: Place, *, was_full: bool = True) -> None:
+        """Acquisitions may have ended, and records may be fetched that could not be.
+
+        Args:
+            was_full: nothing could be fetched before: whatever can be now is news. Else those are
+                that were given back, and what is accepted wakes no one.
+        """
+        found = self.partitions[place]
+        offset = found.next_offset(self._configs().partition_max_record_locks)
+        if offset is not None and (was_full or offset < found.end):
+            self._effects.append(RecordsFreed())
         known = self._locks_of.get(place)
         if known is None:
             return
