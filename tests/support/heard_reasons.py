@@ -63,6 +63,7 @@ REASONS: Final = {
     "cli/client/cluster.py Client._connect: suppress RetryableError": "the next server is asked",
     "cli/client/cluster.py Client.topic: RetryableError": AGAIN,
     "cli/client/errors.py code_name: ValueError": DECODED,
+    "cli/client/groups.py _described: InvalidRequestError": AGAIN,
     "cli/client/http.py open_call: (ValueError, KeyError, TypeError)": DECODED,
     "cli/client/producing.py Producer._wait_for_the_cause: suppress self._kafka.KafkaException": "raised after",
     "cli/client/producing.py Producer.add: BufferError": "given again when there is room",

@@ -182,6 +182,47 @@ def test_records_printed_as_json_can_be_produced_again(server: RunningServer, to
     assert sorted(again.stdout.splitlines()) == ["one", "two"]
 
 
+def test_groups_of_every_type_are_listed_and_described(server: RunningServer, topic: str) -> None:
+    from confluent_kafka import Consumer
+
+    group = topic + "-new"
+    run(server, "topic", "create", topic, "--partitions", "2")
+    run(server, "produce", topic, text="a\n")
+    consumer = Consumer(
+        {
+            "bootstrap.servers": server.kafka,
+            "group.id": group,
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+            "client.id": "newest",
+        }
+    )
+    try:
+        consumer.subscribe([topic])
+        while consumer.poll(30) is None:
+            pass
+        consumer.commit(asynchronous=False)
+        (row,) = [row for row in run_json(server, "group", "list") if row["group"] == group]
+        assert row == {
+            "group": group,
+            "state": "Stable",
+            "type": "consumer",
+            "protocol_type": "consumer",
+        }
+        assert group in run(server, "group", "list", "--type", "consumer").stdout
+        assert group not in run(server, "group", "list", "--type", "classic").stdout
+        described = run_json(server, "group", "describe", group)
+        assert (described["type"], described["state"]) == ("consumer", "Stable")
+        (member,) = described["members"]
+        assert member["client_id"] == "newest"
+        assert member["partitions"] == [f"{topic}-0", f"{topic}-1"]
+        assert [row["member"] for row in described["offsets"]] == [member["member_id"]] * 2
+        shown = run(server, "group", "describe", group).stdout
+        assert shown.startswith(f"{group}  consumer, Stable, 1 member")
+    finally:
+        consumer.close()
+
+
 def test_a_group_goes_on_where_it_left_off_and_can_be_reset(
     server: RunningServer, topic: str
 ) -> None:

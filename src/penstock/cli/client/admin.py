@@ -45,9 +45,11 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A group with its members. The state of a group that does not exist is "Dead"."""
+    """A group with its members. The state of a group that does not exist is "Dead"; `type` is
+    Kafka's."""
 
     group_id: str
+    type: str = "classic"
     state: str
     protocol: str
     members: tuple[GroupMember, ...]

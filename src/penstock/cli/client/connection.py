@@ -30,6 +30,8 @@ SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
     "list_groups": (0, 5),
     "find_coordinator": (0, 3),
     "leave_group": (3, 5),
+    "consumer_group_describe": (0, 1),
+    "share_group_describe": (1, 1),
     "list_transactions": (0, 2),
     "describe_transactions": (0, 0),
     "describe_producers": (0, 0),

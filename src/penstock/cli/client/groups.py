@@ -1,24 +1,39 @@
-"""librdkafka lacks these requests: list groups of every protocol, leave a group while joining."""
+"""librdkafka lacks these requests: list and describe groups of every type, leave one that joins."""
 
 import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.cli.client.admin import GroupDescription, GroupMember
 from penstock.cli.client.cluster import Client
 from penstock.cli.client.connection import Connection
 from penstock.cli.client.errors import check
+from penstock.cli.client.topic_partition import TopicPartition
 from penstock.config.addresses import Address
+from penstock.kafka.errors import ErrorCode
+from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.wire.schema import build
+from penstock.model.errors import InvalidRequestError
 
 _GROUP_KEY: Final = 0
+CLASSIC: Final = "classic"
+_DESCRIBED_BY: Final[Mapping[str, str]] = {
+    "consumer": "consumer_group_describe",
+    "share": "share_group_describe",
+}
+"""The APIs that describe groups whose coordinator assigns, by the groups' type."""
+_OF_ANOTHER_TYPE: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
-    """A group's name, state and protocol."""
+    """A group's name, state, type and protocol. `type`: as Kafka names it; a server that does not
+    say has classic groups alone."""
 
     group_id: str
     state: str
+    type: str
     protocol_type: str
 
 
@@ -34,6 +49,7 @@ def list_groups(client: Client) -> list[GroupListing]:
             GroupListing(
                 group_id=row.group_id,
                 state=getattr(row, "group_state", ""),
+                type=getattr(row, "group_type", "").lower() or CLASSIC,
                 protocol_type=row.protocol_type,
             )
             for row in response.groups
@@ -42,12 +58,59 @@ def list_groups(client: Client) -> list[GroupListing]:
     )
 
 
-def leave_group(client: Client, group_id: str, member_id: str) -> None:
-    """Take a member out of its group; a group without that member is not an error.
+def describe_group(client: Client, group_id: str) -> GroupDescription:
+    """Describe a group of any type. Raises: RetryableError, RefusedError."""
+    for kind, api in _DESCRIBED_BY.items():
+        found = _described(client, kind, api, group_id)
+        if found is not None:
+            return found
+    return client.admin.describe_group(group_id)
 
-    librdkafka's own request to leave waits, on its connection, for the answer of the request to
-    join, which waits for the group's other members. Raises: RetryableError, RefusedError.
-    """
+
+def _described(client: Client, kind: str, api: str, group_id: str) -> GroupDescription | None:
+    """Describe a group that coordinators assign; None: it is of another type, or missing."""
+    try:
+        client.connection().version(api)
+    except InvalidRequestError:
+        return None
+    name = BY_MODULE[api].name
+    with _coordinator(client, group_id) as connection:
+        response = connection.request(
+            api,
+            lambda types: build(
+                getattr(types, f"{name}Request"),
+                group_ids=(group_id,),
+                include_authorized_operations=False,
+            ),
+        )
+    (found,) = response.groups
+    if found.error_code in _OF_ANOTHER_TYPE:
+        return None
+    check("describe group", group_id, found.error_code)
+    return GroupDescription(
+        group_id=group_id,
+        type=kind,
+        state=found.group_state,
+        protocol=found.assignor_name,
+        members=tuple(
+            GroupMember(
+                member_id=member.member_id,
+                instance_id=getattr(member, "instance_id", None) or "",
+                client_id=member.client_id,
+                host=member.client_host.removeprefix("/"),
+                partitions=tuple(
+                    TopicPartition(topic.topic_name, number)
+                    for topic in member.assignment.topic_partitions
+                    for number in topic.partitions
+                ),
+            )
+            for member in found.members
+        ),
+    )
+
+
+@contextlib.contextmanager
+def _coordinator(client: Client, group_id: str) -> Iterator[Connection]:
     found = client.connection().request(
         "find_coordinator",
         lambda types: build(types.FindCoordinatorRequest, key=group_id, key_type=_GROUP_KEY),
@@ -55,6 +118,16 @@ def leave_group(client: Client, group_id: str, member_id: str) -> None:
     check("find coordinator", group_id, found.error_code)
     coordinator = Connection(Address(found.host, found.port), timeout_s=client.timeout_s)
     with contextlib.closing(coordinator):
+        yield coordinator
+
+
+def leave_group(client: Client, group_id: str, member_id: str) -> None:
+    """Take a member out of its group; a group without that member is not an error.
+
+    librdkafka's own request to leave waits, on its connection, for the answer of the request to
+    join, which waits for the group's other members. Raises: RetryableError, RefusedError.
+    """
+    with _coordinator(client, group_id) as coordinator:
         coordinator.request(
             "leave_group",
             lambda types: build(

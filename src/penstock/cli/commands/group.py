@@ -11,7 +11,7 @@ from penstock.cli.client.admin import (
 )
 from penstock.cli.client.cluster import Client
 from penstock.cli.client.errors import RefusedError
-from penstock.cli.client.groups import list_groups
+from penstock.cli.client.groups import describe_group, list_groups
 from penstock.cli.client.topic_partition import TopicPartition
 from penstock.cli.options import connect, json_option, parse_time, server_option, timeout_option
 from penstock.cli.tables import counted, print_json, print_table
@@ -23,28 +23,40 @@ _WITHOUT_MEMBERS = {"Empty", "Dead", ""}
 
 @click.group("group")
 def command() -> None:
-    """List, describe, reset and delete consumer groups."""
+    """List, describe, reset and delete groups of every type."""
 
 
 @command.command("list")
+@click.option(
+    "--type",
+    "kinds",
+    multiple=True,
+    type=click.Choice(["classic", "consumer", "share", "streams"]),
+    help="List only groups of this type. May be repeated.",
+)
 @json_option
 @server_option
 @timeout_option
-def list_command(as_json: bool, server: str, timeout_s: float) -> None:
-    """List groups and their states."""
+def list_command(kinds: tuple[str, ...], as_json: bool, server: str, timeout_s: float) -> None:
+    """List groups with their states and types."""
     with connect(server, timeout_s) as client:
-        groups = list_groups(client)
+        groups = [row for row in list_groups(client) if not kinds or row.type in kinds]
     if as_json:
         print_json(
             [
-                {"group": row.group_id, "state": row.state, "protocol_type": row.protocol_type}
+                {
+                    "group": row.group_id,
+                    "state": row.state,
+                    "type": row.type,
+                    "protocol_type": row.protocol_type,
+                }
                 for row in groups
             ]
         )
         return
     print_table(
-        ("group", "state", "type"),
-        [(row.group_id, row.state or None, row.protocol_type or None) for row in groups],
+        ("group", "state", "type", "protocol"),
+        [(row.group_id, row.state or None, row.type, row.protocol_type or None) for row in groups],
     )
 
 
@@ -56,7 +68,7 @@ def list_command(as_json: bool, server: str, timeout_s: float) -> None:
 def describe(group: str, as_json: bool, server: str, timeout_s: float) -> None:
     """Describe GROUP: its members, committed offsets and lag."""
     with connect(server, timeout_s) as client:
-        description = client.admin.describe_group(group)
+        description = describe_group(client, group)
         committed = client.admin.committed_offsets(group)
         if not committed and description.state == "Dead":
             raise NotFoundError("describe group", group, "there is no such group")
@@ -84,7 +96,8 @@ def describe(group: str, as_json: bool, server: str, timeout_s: float) -> None:
         print_json(_as_json(description, rows))
         return
     members = counted(len(description.members), "member")
-    click.echo(f"{group}  {description.state or 'unknown state'}, {members}")
+    state = description.state or "unknown state"
+    click.echo(f"{group}  {description.type}, {state}, {members}")
     print_table(
         ("topic", "partition", "committed", "end", "lag", "member"),
         [tuple(row.values()) for row in rows],
@@ -147,7 +160,7 @@ def reset(
     if execute and dry_run:
         raise click.UsageError("give one of --execute and --dry-run")
     with connect(server, timeout_s) as client:
-        state = client.admin.describe_group(group).state
+        state = describe_group(client, group).state
         committed = client.admin.committed_offsets(group)
         wanted = _wanted(client, topics, committed)
         if not wanted:
@@ -260,6 +273,7 @@ def _as_json(description: GroupDescription, rows: list[dict[str, object]]) -> di
     return {
         "group": description.group_id,
         "state": description.state,
+        "type": description.type,
         "protocol": description.protocol,
         "members": [
             {
