@@ -76,7 +76,7 @@ def test_a_flipped_cell_of_a_stopped_server_is_found_by_its_start(
 
 
 def test_any_flipped_bit_is_found_or_changes_nothing(tmp_path: Path) -> None:
-    """400 bits of the file, drawn from a seed: the state is the one that was acknowledged."""
+    """600 bits of the file, drawn from a seed: the state is the one that was acknowledged."""
     run_rig(tmp_path / "kept", fill)
     path = tmp_path / "data" / "metadata.sqlite"
     settle(tmp_path / "kept" / "metadata.sqlite")
@@ -94,7 +94,7 @@ def test_any_flipped_bit_is_found_or_changes_nothing(tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "kept", tmp_path / "data")
         if turn:
             data = bytearray(path.read_bytes())
-            for _ in range(10):
+            for _ in range(15):
                 data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
             path.write_bytes(data)
         run_rig(tmp_path / "data", look)
