@@ -50,7 +50,13 @@ class Death:
             is_last = key.startswith(SEGMENTS_PREFIX) and death.counts_down()
             if is_last and death._when == "before":
                 os.kill(os.getpid(), signal.SIGKILL)
-            await put(self, key, parts, if_absent=if_absent)
+            try:
+                await put(self, key, parts, if_absent=if_absent)
+            except BaseException:
+                if is_last:
+                    # The next one is: a put that failed is tried again.
+                    death.counts_again()
+                raise
             if is_last:
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -62,6 +68,11 @@ class Death:
         with self._lock:
             self._left -= 1
             return self._left == 0
+
+    def counts_again(self) -> None:
+        """Take the next put for the one."""
+        with self._lock:
+            self._left = 1
 
 
 if __name__ == "__main__":

@@ -106,3 +106,17 @@ def test_the_state_keeps_the_jump_and_a_query_leaves_it_out(tmp_path: Path) -> N
         command = SetJournalTime(time_ms=back_ms, begins=True, rows_max=100)
         assert at(back_ms, command) == back_ms
         assert journal.time_ms == back_ms
+
+
+def test_an_entry_that_comes_again_leaves_the_marks_alone(tmp_path: Path) -> None:
+    """As it leaves all of the state alone, however late it comes."""
+    with closing(
+        Journal(tmp_path, level=TRANSACTIONS_LEVEL, level_max=TRANSACTIONS_LEVEL, stamp_ms=NOW)
+    ) as journal:
+        journal.send(Noop(), stamp_ms=NOW + 1, agent_ms=NOW + DAY)
+        _, body = journal.rows[-1]
+        journal.take(NOW + DAY, body)
+        assert journal.time_ms == NOW + DAY
+        journal.replica.commit()
+        with closing(Queries(tmp_path / "state.sqlite")) as queries:
+            assert queries.steady_ms(journal.time_ms) == NOW + DAY

@@ -218,7 +218,6 @@ class LogMachine:
         else:
             entry = decode_entry(body, position=position)
         self.tables.ensure_loaded()
-        apply_time.mark_time(self.tables, time_ms)
         return apply_entry(self.tables, position, time_ms, entry)
 
 
@@ -229,6 +228,7 @@ def apply_entry(tables: Tables, position: int, time_ms: int, entry: Entry) -> En
         settled = _settle_unusual(tables, entry, agent)
         if settled is not None:
             return settled
+    apply_time.mark_time(tables, time_ms)
     context = ApplyContext(tables, position, time_ms, agent=entry.agent, epoch=entry.epoch)
     if agent is None or agent.epoch != entry.epoch:
         agent = tables.agents[entry.agent] = AgentRow(entry.epoch, 0, position, fenced=False)
