@@ -1,13 +1,14 @@
 """`penstock acl`."""
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import click
 from msgspec import Struct
 
+from penstock.cli.asking import ask_to_delete
 from penstock.cli.client.acls import create_acls, delete_acls, describe_acls
+from penstock.cli.client.cluster import Client
 from penstock.cli.options import (
     Command,
     connect,
@@ -224,13 +225,14 @@ def delete(
     if filters == [AclFilter()]:
         raise click.UsageError("name a resource, a principal, a host or an operation")
     with connect(server, timeout_s) as client:
-        if not yes:
-            if not sys.stdin.isatty():
-                raise click.UsageError("there is no terminal to ask on: give --yes to delete")
-            count = len({binding for one in filters for binding in describe_acls(client, one)})
-            click.confirm(f"Delete {counted(count, 'rule')}?", abort=True)
+        ask_to_delete(lambda: f"Delete {_count(client, filters)}?", yes=yes)
         gone = {binding for one in filters for binding in delete_acls(client, one)}
     _print(sorted(gone), as_json=as_json)
+
+
+def _count(client: Client, filters: Sequence[AclFilter]) -> str:
+    found = {binding for one in filters for binding in describe_acls(client, one)}
+    return counted(len(found), "rule")
 
 
 def _filters(

@@ -1,9 +1,8 @@
 """`penstock group`."""
 
-import sys
-
 import click
 
+from penstock.cli.asking import ask_to_delete
 from penstock.cli.client.admin import (
     EARLIEST,
     LATEST,
@@ -198,10 +197,7 @@ def reset(
 @timeout_option
 def delete(group: str, yes: bool, server: str, timeout_s: float) -> None:
     """Delete GROUP and its committed offsets. It must have no members."""
-    if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError("there is no terminal to ask on: give --yes to delete")
-        click.confirm(f"Delete group {group} with its offsets?", abort=True)
+    ask_to_delete(lambda: f"Delete group {group} with its offsets?", yes=yes)
     with connect(server, timeout_s) as client:
         client.admin.delete_group(group)
     click.echo(f"deleted {group}")

@@ -1,9 +1,8 @@
 """`penstock topic`."""
 
-import sys
-
 import click
 
+from penstock.cli.asking import ask_to_delete
 from penstock.cli.client.admin import DEFAULT_COUNT, EARLIEST, LATEST
 from penstock.cli.client.cluster import Client
 from penstock.cli.client.errors import RefusedError
@@ -164,10 +163,7 @@ def alter(
 @timeout_option
 def delete(names: tuple[str, ...], yes: bool, server: str, timeout_s: float) -> None:
     """Delete topics with all their records."""
-    if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError("there is no terminal to ask on: give --yes to delete")
-        click.confirm(f"Delete {', '.join(names)} with all records?", abort=True)
+    ask_to_delete(lambda: f"Delete {', '.join(names)} with all records?", yes=yes)
     with connect(server, timeout_s) as client:
         for name in names:
             client.admin.delete_topic(name)
