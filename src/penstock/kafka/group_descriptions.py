@@ -1,10 +1,13 @@
-"""The loop over groups that DescribeGroups and ConsumerGroupDescribe share."""
+"""The loop over groups that all describing APIs share, and what those of groups whose server
+assigns share besides (KIP-848, KIP-932)."""
 
+import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import ClassVar, Final, Generic, TypeVar
 
+from penstock.groups.consumer.partitions import Partitions
 from penstock.groups.errors import GroupError
 from penstock.groups.ownership import told
 from penstock.kafka import confirmed as fresh
@@ -13,11 +16,14 @@ from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
+from penstock.kafka.wire.arrays import MadeItems
 from penstock.kafka.wire.encode import Entity
+from penstock.kafka.wire.schema import build
 from penstock.model.errors import PenstockError
 from penstock.security.acl import Operation, ResourceType
 
 G = TypeVar("G")
+M = TypeVar("M")
 
 HIDDEN_TOPICS: Final = (
     "The group has described topic(s) that the client is not authorized to describe."
@@ -131,3 +137,84 @@ class GroupDescriber(ABC, Generic[G]):
             if turns.spend(rows=1):
                 await turns.wait()
         return found
+
+
+class AssignedDescriber(GroupDescriber[G]):
+    """Describes groups of one kind whose server assigns partitions."""
+
+    kind: ClassVar[str]
+    """The kind's name in messages."""
+
+    def missing(self, group_id: str) -> Entity:
+        """See `GroupDescriber`."""
+        message = f"Group {group_id} is not a {self.kind} group."
+        return self.absent(group_id, GroupError.GROUP_ID_NOT_FOUND, message)
+
+    def absent(
+        self, group_id: str, error: GroupError | ErrorCode, message: str | None = None
+    ) -> Entity:
+        """See `GroupDescriber`."""
+        return build(
+            self.types.DescribedGroup,
+            error_code=error,
+            error_message=message,
+            group_id=group_id,
+            group_state="",
+            group_epoch=0,
+            assignment_epoch=0,
+            assignor_name="",
+            members=(),
+            authorized_operations=UNKNOWN_OPERATIONS,
+        )
+
+    def whole(
+        self,
+        group_id: str,
+        *,
+        state: str,
+        epoch: int,
+        assignment_epoch: int,
+        assignor: str,
+        members: Sequence[M],
+        topic_ids: Iterable[bytes],
+        make: Callable[[M], Entity],
+    ) -> tuple[Entity, int]:
+        """Describe a group, and count its members.
+
+        Args:
+            topic_ids: of all that is assigned: who may not see one of them is shown no member.
+            make: describes a member.
+        """
+        error: GroupError | ErrorCode = GroupError.NONE
+        if not self.may_see(topic_ids):
+            error, members = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ()
+        described = build(
+            self.types.DescribedGroup,
+            error_code=error,
+            error_message=HIDDEN_TOPICS if error else None,
+            group_id=group_id,
+            group_state=state,
+            group_epoch=epoch,
+            assignment_epoch=assignment_epoch,
+            assignor_name=assignor,
+            members=MadeItems(members, make),
+            authorized_operations=self.operations(group_id),
+        )
+        return described, len(members)
+
+    def assignment(self, assigned: Partitions) -> Entity:
+        """Describe partitions by topic."""
+        topics = []
+        for topic_id, numbers in sorted(assigned.items()):
+            topic = self.context.broker.view.topic_by_id(topic_id)
+            # A topic that was deleted leaves the assignment with the members' next heartbeats.
+            if topic is not None:
+                topics.append(
+                    self.types.TopicPartitions(
+                        topic_id=uuid.UUID(bytes=topic_id),
+                        topic_name=topic.name,
+                        partitions=tuple(sorted(numbers)),
+                    )
+                )
+        made: Entity = self.types.Assignment(topic_partitions=tuple(topics))
+        return made

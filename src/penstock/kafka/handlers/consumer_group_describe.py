@@ -4,21 +4,15 @@ A classic group, and one that is not there, is GROUP_ID_NOT_FOUND: tools then as
 Version 1 says of each member which protocol it speaks.
 """
 
-import uuid
 from typing import TYPE_CHECKING, Final
 
 from penstock.groups.consumer import partitions
 from penstock.groups.consumer.machine import ConsumerGroup
 from penstock.groups.consumer.member import ConsumerMember
-from penstock.groups.consumer.partitions import Partitions
-from penstock.groups.errors import GroupError
-from penstock.kafka.access import UNKNOWN_OPERATIONS
 from penstock.kafka.answer_bounds import text_bytes
 from penstock.kafka.context import RequestContext
-from penstock.kafka.errors import ErrorCode
-from penstock.kafka.group_descriptions import HIDDEN_TOPICS, GroupDescriber
+from penstock.kafka.group_descriptions import AssignedDescriber
 from penstock.kafka.long_answer import Answer
-from penstock.kafka.wire.arrays import MadeItems
 from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.topic_names import NAME_LENGTH_MAX
@@ -45,8 +39,9 @@ async def handle(context: RequestContext, request: "ConsumerGroupDescribeRequest
     )
 
 
-class _Describer(GroupDescriber[ConsumerGroup]):
+class _Describer(AssignedDescriber[ConsumerGroup]):
     group_bytes = GROUP_BYTES
+    kind = "consumer"
 
     def find(self, group_id: str) -> ConsumerGroup | None:
         return self.context.broker.groups.describe_consumers(group_id)
@@ -67,42 +62,16 @@ class _Describer(GroupDescriber[ConsumerGroup]):
 
     def described(self, group: ConsumerGroup) -> tuple[Entity, int]:
         members = tuple(group.members[member_id] for member_id in sorted(group.members))
-        error: GroupError | ErrorCode = GroupError.NONE
         named = (each for member in members for each in (member.assigned, member.target))
-        if not self.may_see(topic_id for topic_ids in named for topic_id in topic_ids):
-            error, members = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ()
-        described = build(
-            self.types.DescribedGroup,
-            error_code=error,
-            error_message=HIDDEN_TOPICS if error else None,
-            group_id=group.group_id,
-            group_state=group.state.value,
-            group_epoch=group.epoch,
+        return self.whole(
+            group.group_id,
+            state=group.state.value,
+            epoch=group.epoch,
             assignment_epoch=group.target_epoch,
-            assignor_name=group.assignor,
-            members=MadeItems(members, self._member),
-            authorized_operations=self.operations(group.group_id),
-        )
-        return described, len(members)
-
-    def missing(self, group_id: str) -> Entity:
-        message = f"Group {group_id} is not a consumer group."
-        return self.absent(group_id, GroupError.GROUP_ID_NOT_FOUND, message)
-
-    def absent(
-        self, group_id: str, error: GroupError | ErrorCode, message: str | None = None
-    ) -> Entity:
-        return build(
-            self.types.DescribedGroup,
-            error_code=error,
-            error_message=message,
-            group_id=group_id,
-            group_state="",
-            group_epoch=0,
-            assignment_epoch=0,
-            assignor_name="",
-            members=(),
-            authorized_operations=UNKNOWN_OPERATIONS,
+            assignor=group.assignor,
+            members=members,
+            topic_ids=(topic_id for topic_ids in named for topic_id in topic_ids),
+            make=self._member,
         )
 
     def _member(self, member: ConsumerMember) -> Entity:
@@ -117,23 +86,7 @@ class _Describer(GroupDescriber[ConsumerGroup]):
             client_host=member.client_host,
             subscribed_topic_names=subscription.topics,
             subscribed_topic_regex=subscription.regex or None,
-            assignment=self._assignment(member.assigned),
-            target_assignment=self._assignment(member.target),
+            assignment=self.assignment(member.assigned),
+            target_assignment=self.assignment(member.target),
             member_type=CONSUMER_MEMBER,
         )
-
-    def _assignment(self, assigned: Partitions) -> Entity:
-        topics = []
-        for topic_id, numbers in sorted(assigned.items()):
-            topic = self.context.broker.view.topic_by_id(topic_id)
-            # A topic that was deleted leaves the assignment with the members' next heartbeats.
-            if topic is not None:
-                topics.append(
-                    self.types.TopicPartitions(
-                        topic_id=uuid.UUID(bytes=topic_id),
-                        topic_name=topic.name,
-                        partitions=tuple(sorted(numbers)),
-                    )
-                )
-        made: Entity = self.types.Assignment(topic_partitions=tuple(topics))
-        return made

@@ -5,17 +5,16 @@ The client makes its member id from version 1 on; version 0 knows no regular exp
 leave the id to the coordinator.
 """
 
-import uuid
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from penstock.groups.consumer import partitions
 from penstock.groups.consumer.member import JOINING_EPOCH
-from penstock.groups.consumer.messages import Heartbeat, HeartbeatReply
+from penstock.groups.consumer.messages import Heartbeat
 from penstock.groups.consumer.partitions import Partitions
 from penstock.kafka import confirmed as fresh
-from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
+from penstock.kafka.group_assignments import answer_bound, assignment
 from penstock.kafka.group_permissions import member_refusal
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.schema import build, response_types
@@ -30,8 +29,6 @@ VERSIONS: Final = (0, 1)
 CLIENT_MAKES_ID_FROM: Final = 1
 MILLISECOND: Final = timedelta(milliseconds=1)
 UNCHANGED_MS: Final = -1
-TOPIC_BYTES: Final = 24
-PARTITION_BYTES: Final = 4
 
 
 OWNED_SPARE: Final = 10_000
@@ -74,17 +71,7 @@ async def handle(context: RequestContext, request: "ConsumerGroupHeartbeatReques
     error = reply.error
     if error:
         error = await fresh.group_error(context, request.group_id, error)
-    await context.wait_for_room(_bound(reply))
-    assignment = None
-    if reply.assigned is not None:
-        assignment = types.Assignment(
-            topic_partitions=tuple(
-                types.TopicPartitions(
-                    topic_id=uuid.UUID(bytes=topic_id), partitions=tuple(sorted(numbers))
-                )
-                for topic_id, numbers in sorted(reply.assigned.items())
-            )
-        )
+    await context.wait_for_room(answer_bound(reply.message, reply.member_id, reply.assigned))
     return build(
         types.ConsumerGroupHeartbeatResponse,
         error_code=error,
@@ -94,7 +81,7 @@ async def handle(context: RequestContext, request: "ConsumerGroupHeartbeatReques
         heartbeat_interval=(
             timedelta(0) if error else groups.heartbeat_interval_ms(request.group_id) * MILLISECOND
         ),
-        assignment=assignment,
+        assignment=assignment(types, reply.assigned),
     )
 
 
@@ -120,10 +107,3 @@ def _owned(context: RequestContext, request: "ConsumerGroupHeartbeatRequest") ->
         (b"" if topic.topic_id is None else topic.topic_id.bytes, topic.partitions)
         for topic in request.topic_partitions
     )
-
-
-def _bound(reply: HeartbeatReply) -> int:
-    """The most bytes of the answer."""
-    assigned = reply.assigned or partitions.NONE
-    found = BASE_BYTES + text_bytes(reply.message) + text_bytes(reply.member_id)
-    return found + TOPIC_BYTES * len(assigned) + PARTITION_BYTES * partitions.count(assigned)

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 from penstock.groups.errors import GroupError
 from penstock.groups.share.messages import Place
-from penstock.kafka import confirmed as fresh
-from penstock.kafka.access import refusal_text
 from penstock.kafka.admin.lines import note_changes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
+from penstock.kafka.share.without_members import Refusal, open_without_members
 from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.schema import build, response_types
 from penstock.security.acl import Operation
@@ -23,16 +22,9 @@ if TYPE_CHECKING:
 async def handle(context: RequestContext, request: "DeleteShareGroupOffsetsRequest") -> Answer:
     """Forget all partitions of the topics, in one save."""
     types = response_types("delete_share_group_offsets", context.api_version)
-    refused = context.access.group(Operation.DELETE, request.group_id)
-    if refused:
-        return _refusal(context, refused, refusal_text(refused))
-    await fresh.confirm(context)
-    group = context.broker.groups.shares.open(request.group_id)
-    if isinstance(group, GroupError):
-        return _refusal(context, group, f"Group {request.group_id} is not a share group.")
-    if group.machine.roster.members:
-        message = f"Group {request.group_id} has members."
-        return _refusal(context, GroupError.NON_EMPTY_GROUP, message)
+    group = await open_without_members(context, Operation.DELETE, request.group_id)
+    if isinstance(group, Refusal):
+        return _refusal(context, group.error, group.message)
     gone: list[Place] = []
     topics = []
     for topic in request.topics:

@@ -141,7 +141,7 @@ class _Description:
         """The wanted configs of one resource.
 
         Raises:
-            ItemError: there is no such resource, or the client may not see its configs.
+            ItemError: the resource doesn't exist, or the client may not see its configs.
         """
         broker = self._context.broker
         check_access(self._context.access, Operation.DESCRIBE_CONFIGS, kind, name)

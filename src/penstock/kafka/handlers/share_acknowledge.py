@@ -17,6 +17,7 @@ from penstock.kafka.access import refusal_text
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
+from penstock.kafka.share.acknowledging import acknowledge
 from penstock.kafka.share.elsewhere import (
     ELSEWHERE,
     NO_LEADER,
@@ -27,12 +28,7 @@ from penstock.kafka.share.elsewhere import (
 from penstock.kafka.share.permissions import unreadable
 from penstock.kafka.share.relay import carry_acknowledgements, may_carry, relayed_by
 from penstock.kafka.share.relays import relays_of
-from penstock.kafka.share.requests import (
-    acknowledged,
-    fault_of_batches,
-    fault_of_request,
-    named,
-)
+from penstock.kafka.share.requests import acknowledged, fault_of_request, named
 from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.schema import build, response_types
 from penstock.security.acl import Operation
@@ -66,21 +62,13 @@ async def handle(context: RequestContext, request: "ShareAcknowledgeRequest") ->
     said = acknowledged(request.topics)
     configs = shares.configs(group_id)
     renews = request.is_renew_ack and configs.renew_acknowledge
-    wrong = fault_of_batches(said, renews=renews, epoch=epoch)
     hidden = unreadable(context.access, context.broker.view, said)
-    right = {
-        place: batches
-        for place, batches in said.items()
-        if place not in wrong and place not in hidden
-    }
-    error, faults = await group.acknowledge(member_id, right)
+    error, outcomes = await acknowledge(group, member_id, said, hidden, renews=renews, epoch=epoch)
     if epoch == FINAL_EPOCH:
         shares.sessions.end(key)
         group.release(member_id, list(group.machine.deliveries.partitions))
     if error is not GroupError.NONE:
         return _refusal(context, error)
-    outcomes = {place: AckFault(GroupError.INVALID_REQUEST, text) for place, text in wrong.items()}
-    outcomes |= dict(faults) | hidden
     return _answer(context, named(request.topics), outcomes, configs.record_lock_duration_ms)
 
 

@@ -17,12 +17,12 @@ from penstock.groups.share.configs import ShareConfigs
 from penstock.groups.share.messages import Place
 from penstock.groups.share.partition import AckBatch, AckFault
 from penstock.groups.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, Key, ShareSession
-from penstock.groups.sharing import OpenShare
 from penstock.kafka.access import refusal_text
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.fetch.work import RESPONSE_BYTES_MAX
 from penstock.kafka.long_answer import Answer
+from penstock.kafka.share.acknowledging import acknowledge
 from penstock.kafka.share.batches import in_pieces
 from penstock.kafka.share.elsewhere import (
     ELSEWHERE,
@@ -36,12 +36,7 @@ from penstock.kafka.share.permissions import unreadable
 from penstock.kafka.share.reading import Room, Shared, ShareReading
 from penstock.kafka.share.relay import carry_fetch, may_carry, relayed_by
 from penstock.kafka.share.relays import relays_of
-from penstock.kafka.share.requests import (
-    acknowledged,
-    fault_of_batches,
-    fault_of_request,
-    named,
-)
+from penstock.kafka.share.requests import acknowledged, fault_of_request, named
 from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.schema import build, response_types
 from penstock.security.acl import Operation
@@ -87,11 +82,12 @@ async def handle(context: RequestContext, request: "ShareFetchRequest") -> Answe
     configs = shares.configs(group_id)
     faults = unreadable(context.access, context.broker.view, said)
     if said:
-        allowed = {place: batches for place, batches in said.items() if place not in faults}
-        error, others = await _acknowledge(group, member_id, allowed, request, configs)
+        renews = request.is_renew_ack and configs.renew_acknowledge
+        error, faults = await acknowledge(
+            group, member_id, said, faults, renews=renews, epoch=epoch
+        )
         if error is not GroupError.NONE:
             return _refusal(context, error)
-        faults |= others
     found: Mapping[Place, Shared] = {}
     if epoch == FINAL_EPOCH:
         shares.sessions.end(key)
@@ -100,21 +96,6 @@ async def handle(context: RequestContext, request: "ShareFetchRequest") -> Answe
         reading = ShareReading(context, group, member_id, configs)
         found = await _fetch(context, request, reading, session, waits=not said)
     return _answer(context, request, configs, said, faults, found)
-
-
-async def _acknowledge(
-    group: OpenShare,
-    member_id: str,
-    said: Mapping[Place, list[AckBatch]],
-    request: "ShareFetchRequest",
-    configs: ShareConfigs,
-) -> tuple[GroupError, dict[Place, AckFault]]:
-    renews = request.is_renew_ack and configs.renew_acknowledge
-    wrong = fault_of_batches(said, renews=renews, epoch=request.share_session_epoch)
-    right = {place: batches for place, batches in said.items() if place not in wrong}
-    error, faults = await group.acknowledge(member_id, right)
-    outcomes = {place: AckFault(GroupError.INVALID_REQUEST, text) for place, text in wrong.items()}
-    return error, outcomes | dict(faults)
 
 
 async def _fetch(

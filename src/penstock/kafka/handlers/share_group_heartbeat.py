@@ -1,15 +1,13 @@
 """ShareGroupHeartbeat 1: a member of a share group joins, lives and leaves, and gets its partitions
 (KIP-932)."""
 
-import uuid
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from penstock.groups.consumer import partitions
-from penstock.groups.share.messages import ShareHeartbeat, ShareHeartbeatReply
+from penstock.groups.share.messages import ShareHeartbeat
 from penstock.kafka import confirmed as fresh
-from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
+from penstock.kafka.group_assignments import answer_bound, assignment
 from penstock.kafka.group_permissions import member_refusal
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.schema import build, response_types
@@ -18,8 +16,6 @@ if TYPE_CHECKING:
     from kio.schema.share_group_heartbeat.v1.request import ShareGroupHeartbeatRequest
 
 MILLISECOND: Final = timedelta(milliseconds=1)
-TOPIC_BYTES: Final = 24
-PARTITION_BYTES: Final = 4
 
 
 async def handle(context: RequestContext, request: "ShareGroupHeartbeatRequest") -> Answer:
@@ -48,17 +44,7 @@ async def handle(context: RequestContext, request: "ShareGroupHeartbeatRequest")
     error = reply.error
     if error:
         error = await fresh.group_error(context, request.group_id, error)
-    await context.wait_for_room(_bound(reply))
-    assignment = None
-    if reply.assigned is not None:
-        assignment = types.Assignment(
-            topic_partitions=tuple(
-                types.TopicPartitions(
-                    topic_id=uuid.UUID(bytes=topic_id), partitions=tuple(sorted(numbers))
-                )
-                for topic_id, numbers in sorted(reply.assigned.items())
-            )
-        )
+    await context.wait_for_room(answer_bound(reply.message, reply.member_id, reply.assigned))
     interval_ms = 0 if error else shares.configs(request.group_id).heartbeat_interval_ms
     return build(
         types.ShareGroupHeartbeatResponse,
@@ -67,12 +53,5 @@ async def handle(context: RequestContext, request: "ShareGroupHeartbeatRequest")
         member_id=reply.member_id,
         member_epoch=reply.epoch,
         heartbeat_interval=interval_ms * MILLISECOND,
-        assignment=assignment,
+        assignment=assignment(types, reply.assigned),
     )
-
-
-def _bound(reply: ShareHeartbeatReply) -> int:
-    """The most bytes of the answer."""
-    assigned = reply.assigned or partitions.NONE
-    found = BASE_BYTES + text_bytes(reply.message) + text_bytes(reply.member_id)
-    return found + TOPIC_BYTES * len(assigned) + PARTITION_BYTES * partitions.count(assigned)
