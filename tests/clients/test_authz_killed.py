@@ -26,7 +26,7 @@ class Writer(threading.Thread):
         self.number = number
         self.enough = enough
         self.has: set[str] = set()
-        """What the acknowledged writes amount to."""
+        """The facts that the acknowledged writes leave."""
         self.unsure: str | None = None
         """The repository of the write that wasn't answered."""
         self.acknowledged = 0

@@ -44,7 +44,7 @@ class PasswordChecks:
         """Whether the password is the credential's.
 
         Args:
-            credential: None: there is no such user.
+            credential: the user's; None if the user doesn't exist.
 
         Raises:
             OverloadedError: too many checks wait, of this address or in all.

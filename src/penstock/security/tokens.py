@@ -55,7 +55,7 @@ class Tokens:
         """Load the keys.
 
         Raises:
-            NotFoundError: there is no such file, or PyJWT is not installed.
+            NotFoundError: the file doesn't exist, or PyJWT is not installed.
             InvalidRequestError: the file isn't a JWKS.
         """
         self._path = jwks

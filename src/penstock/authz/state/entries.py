@@ -84,7 +84,7 @@ class AddKey(_Base, frozen=True, tag="key"):
 
 
 class RevokeKey(_Base, frozen=True, tag="revoke"):
-    """A key is no longer accepted."""
+    """The service stops accepting a key."""
 
     number: str
 

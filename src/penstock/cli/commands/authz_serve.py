@@ -77,7 +77,9 @@ def command(
     an environment `default` and a key, which the file `key` in DIR has.
     """
     if watch and policy is None:
-        raise InvalidRequestError("serve", "--watch", "there is no file to watch", "add --policy")
+        raise InvalidRequestError(
+            "serve", "--watch", "it needs the file of a policy", "add --policy FILE"
+        )
     from penstock.app.authz.run import run
     from penstock.app.authz.server import AuthzSettings
 

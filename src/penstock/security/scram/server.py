@@ -22,7 +22,7 @@ class ScramServer:
 
     Args:
         nonce: the server's part, drawn for this exchange alone.
-        find: returns a user's credential; None: there is no such user.
+        find: returns a user's credential; None if the user doesn't exist.
         pepper: secret bytes of this process, of which the salts of unknown users are made.
     """
 

@@ -95,7 +95,7 @@ def load(settings: TlsSettings) -> ssl.SSLContext:
     context.minimum_version = _VERSIONS[settings.version_min]
     # Renegotiation lets a client make the server work; there is none in TLS 1.3.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-    # A resumed session would keep the identity of a certificate that is no longer taken.
+    # A resumed session would keep the identity of a certificate that has been taken back.
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
     try:
@@ -112,7 +112,7 @@ def load(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def _no_password() -> bytes:
-    raise ValueError("the key is encrypted, and there is no setting for its password")
+    raise ValueError("the key is encrypted, which is not supported: store it without a password")
 
 
 def _refuse_readable(key: Path) -> None:
