@@ -19,6 +19,7 @@ from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.wire.header import parse_fixed, parse_rest
 from penstock.kafka.wire.schema import decode_response
 from support.group_history import GroupHistory, Kind, Told
+from support.listeners import close_listener
 from support.loop_thread import LoopThread
 from support.parsing import decode_request
 
@@ -76,10 +77,10 @@ class GroupTap:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Listen no more. On the loop."""
         if self._server is not None:
-            self._server.close()
+            await close_listener(self._server)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

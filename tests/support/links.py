@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from support.listeners import close_listener
 from support.loop_thread import LoopThread
 
 CHUNK_BYTES = 64 << 10
@@ -48,10 +49,10 @@ class Link:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Listen no more. On the loop."""
         if self._server is not None:
-            self._server.close()
+            await close_listener(self._server)
 
     async def _cut(self) -> None:
         self._is_cut = True

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, Protocol, Self, TypeVar
 
+from support.listeners import abort_transports
+
 T = TypeVar("T")
 CALL_SECONDS_MAX = 60.0
 
@@ -18,7 +20,7 @@ class Listening(Protocol):
         """Take a free port."""
         ...
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Listen no more."""
         ...
 
@@ -52,8 +54,9 @@ class LoopThread:
 
     async def _end_all(self) -> None:
         for one in self._opened:
-            one.close()
+            await one.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        await abort_transports()

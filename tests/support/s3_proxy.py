@@ -22,7 +22,7 @@ runs through a second port (JSON over HTTP), from the test or from any other pro
 | hang | the request is taken, nothing is ever answered |
 | none | nothing; with `delay_*` it only delays |
 
-Run as a script it prints one line of JSON with its two ports, and serves until it is ended.
+Run as a module it prints one line of JSON with its two ports, and serves until it is ended.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ import dataclasses
 import http.client
 import json
 import math
+import os
 import random
 import re
 import signal
@@ -46,6 +47,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
+
+from support.listeners import close_listener
 
 OPERATIONS = (
     "put",
@@ -176,10 +179,12 @@ class S3Proxy:
     async def close(self) -> None:
         """Stop; connections are cut."""
         for server in self._servers:
-            server.close()
+            await close_listener(server)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        # The loop closes a transport's socket in its next turn.
+        await asyncio.sleep(0)
 
     def set_rules(self, *rules: Rule) -> None:
         """Replace all rules."""
@@ -520,7 +525,8 @@ class S3ProxyProcess(S3ProxyControl):
             self.process = subprocess.Popen(
                 [
                     sys.executable,
-                    __file__,
+                    "-m",
+                    __name__,
                     f"--upstream={self.upstream}",
                     f"--seed={self.seed}",
                     f"--port={self.port}",
@@ -529,6 +535,7 @@ class S3ProxyProcess(S3ProxyControl):
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])},
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()

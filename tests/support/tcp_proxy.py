@@ -1,6 +1,9 @@
 """A TCP proxy on the event loop that a test may cut, swallow answers in, or hang."""
 
 import asyncio
+import contextlib
+
+from support.listeners import close_listener
 
 
 class TcpProxy:
@@ -38,46 +41,62 @@ class TcpProxy:
         self._flowing.set()
 
     async def stop(self) -> None:
+        """Close everything: a transport that outlives the loop fails some later test."""
         assert self._server is not None
-        self._server.close()
+        await close_listener(self._server)
         self.flow()
-        self.cut()
         for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks)
+        # The loop closes an aborted transport's socket in its next turn.
+        await asyncio.sleep(0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.refuses:
-            writer.transport.abort()
-            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        opened = [writer]
         try:
-            server_reader, server_writer = await asyncio.open_connection(
-                "127.0.0.1", self._target_port
-            )
-        except OSError:
-            writer.transport.abort()
-            return
-        pair = {writer, server_writer}
-        self._writers |= pair
-        forward = asyncio.ensure_future(self._copy(reader, server_writer, answers=False))
-        back = asyncio.ensure_future(self._copy(server_reader, writer, answers=True))
-        self._tasks |= {forward, back}
-        await asyncio.wait({forward, back}, return_when=asyncio.FIRST_COMPLETED)
-        for one in pair:
-            one.transport.abort()
-        await asyncio.wait({forward, back})
-        self._tasks -= {forward, back}
-        self._writers -= pair
+            if not self.refuses:
+                server_reader, server_writer = await asyncio.open_connection(
+                    "127.0.0.1", self._target_port
+                )
+                opened.append(server_writer)
+                self._writers |= {*opened}
+                await self._forward(reader, writer, server_reader, server_writer)
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            for one in opened:
+                one.transport.abort()
+            self._writers -= {*opened}
+            self._tasks.remove(task)
+
+    async def _forward(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        server_reader: asyncio.StreamReader,
+        server_writer: asyncio.StreamWriter,
+    ) -> None:
+        """Copy both ways until one side ends."""
+        ways = [
+            asyncio.ensure_future(self._copy(reader, server_writer, answers=False)),
+            asyncio.ensure_future(self._copy(server_reader, writer, answers=True)),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
 
     async def _copy(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool
     ) -> None:
-        try:
+        with contextlib.suppress(OSError):
             while data := await reader.read(1 << 16):
                 await self._flowing.wait()
                 if answers and self.swallows:
                     return
                 writer.write(data)
                 await writer.drain()
-        except (OSError, asyncio.CancelledError):
-            pass
