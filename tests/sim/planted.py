@@ -1,4 +1,4 @@
-"""Plants known bugs, one at a time, in a copy of the tree, and sees that the simulation finds them.
+"""Plants known bugs, one at a time, in copies of modules, and sees that the simulation finds them.
 
 `planted/*.patch` holds one bug each; its first lines, starting with "#", say what it does and
 which violations show it (`finds: kind, kind`). A header may name a profile (`profile: NAME`) whose
@@ -33,6 +33,8 @@ SECONDS_MAX = 600
 PASSES = "1 passed, 0 failed"
 FOUND = re.compile(r"^SEED (\d+): ([a-z-]+):", re.MULTILINE)
 FAILS = re.compile(r"^SEED (\d+): .*$", re.MULTILINE)
+CHANGED = re.compile(r"^\+\+\+ b/(\S+)", re.MULTILINE)
+KERNELS = "src/penstock/kernels"
 NO_VIOLATION = "simulation-failed"
 """The kind of a run that the simulation itself could not carry out."""
 
@@ -57,7 +59,7 @@ class CleanTree:
 
     def learn(self, seeds: Sequence[int], *, processes: int) -> None:
         """Run seeds that will be asked for: one by one, each would import the product again."""
-        output = simulated(seeds, tree=TREE, processes=processes, stop_at=len(seeds) + 1)
+        output = simulated(seeds, processes=processes, stop_at=len(seeds) + 1)
         failing = {int(match[1]): match[0] for match in FAILS.finditer(output)}
         count = len(seeds) - len(failing)
         if f"{count} passed, {len(failing)} failed" not in output:
@@ -71,7 +73,7 @@ class CleanTree:
             lock, outputs = self._by_seed.setdefault(seed, (threading.Lock(), []))
         with lock:
             if not outputs:
-                outputs.append(simulated([seed], tree=TREE))
+                outputs.append(simulated([seed]))
             if PASSES in outputs[0]:
                 return ""
             return outputs[0]
@@ -107,14 +109,16 @@ def seeds_for(patch: Path, *, first_seed: int, seeds_max: int) -> list[int]:
 
 
 def plant(patch: Path, folder: Path) -> Path:
-    """A copy of the tree's sources with the bug in it.
+    """Copies of the modules that the patch changes, with the bug in them; the rest of the tree is
+    imported from where it is (`run.Planted`): a whole copy would be compiled again, kernels too.
 
     Raises:
         ValueError: the patch does not apply.
     """
     tree = folder / patch.stem
-    # With its bytecode: what the patch doesn't touch isn't compiled again.
-    shutil.copytree(TREE / "src", tree / "src")
+    for name in changed_by(patch):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(TREE / name, tree / name)
     done = subprocess.run(
         ["patch", "-p1", "--force", "--fuzz=3", "-i", str(patch)],
         cwd=tree,
@@ -125,6 +129,11 @@ def plant(patch: Path, folder: Path) -> Path:
     if done.returncode:
         raise ValueError(f"{patch.name} does not apply:\n{done.stdout}")
     return tree
+
+
+def changed_by(patch: Path) -> list[str]:
+    """The files that a patch changes, from the tree's root on."""
+    return CHANGED.findall(patch.read_text())
 
 
 def look_for(
@@ -159,8 +168,20 @@ def look_for(
     return Verdict(patch.stem, found=False, detail=detail)
 
 
-def simulated(seeds: Sequence[int], *, tree: Path, processes: int = 1, stop_at: int = 1) -> str:
-    """Return what the seeds of a tree print, in this order, until so many have failed."""
+def simulated(
+    seeds: Sequence[int], *, tree: Path | None = None, processes: int = 1, stop_at: int = 1
+) -> str:
+    """Return what the seeds print, in this order, until so many have failed.
+
+    Args:
+        tree: of `plant`; None: nothing is planted.
+    """
+    environment = dict(os.environ)
+    if tree is not None:
+        environment["PENSTOCK_PLANTED"] = str(tree / "src")
+        if (tree / KERNELS).exists():
+            # Machine code of the kernels as they are would be found, and none may stay of these.
+            environment["PENSTOCK_KERNEL_CACHE"] = "off"
     done = subprocess.run(
         [
             sys.executable,
@@ -170,7 +191,7 @@ def simulated(seeds: Sequence[int], *, tree: Path, processes: int = 1, stop_at: 
             f"--stop-at={stop_at}",
             f"--budget={SECONDS_MAX}",
         ],
-        env={**os.environ, "PENSTOCK_TREE": str(tree)},
+        env=environment,
         capture_output=True,
         text=True,
         check=False,

@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from sim.planted import HERE, CleanTree, expected_kinds, header, look_for, plant, what_it_does
+from sim.planted import (
+    HERE,
+    CleanTree,
+    changed_by,
+    expected_kinds,
+    header,
+    look_for,
+    plant,
+    what_it_does,
+)
 from sim.profiles import (
     CONNECTIONS,
     DRILLS,
@@ -24,11 +33,7 @@ PATCHES = sorted((HERE / "planted").glob("*.patch"))
 def test_a_planted_bug_fits_the_sources(patch: Path, tmp_path: Path) -> None:
     assert expected_kinds(patch)
     tree = plant(patch, tmp_path)
-    changed = [
-        line.removeprefix("+++ b/").split("\t")[0]
-        for line in patch.read_text().splitlines()
-        if line.startswith("+++ b/")
-    ]
+    changed = changed_by(patch)
     assert changed
     for name in changed:
         source = (tree / name).read_text()
