@@ -71,16 +71,15 @@ def fill(path: Path) -> None:
 
 
 def test_a_full_disk_holds_producers_up_and_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     if not may_mount():
         pytest.skip("no file system may be mounted in a namespace here")
     data = tmp_path / "data"
     data.mkdir()
-    server = ServerProcess(data, tmp_path / "server.log", SMALL)
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "executable", str(interpreter_on_small_disk(tmp_path, data)))
-        server.start()
+    python = str(interpreter_on_small_disk(tmp_path, data))
+    server = ServerProcess(data, tmp_path / "server.log", SMALL, python=python)
+    server.start()
     assert server.process is not None
     try:
         seen_from_here = Path(f"/proc/{server.process.pid}/root") / data.relative_to("/")

@@ -45,7 +45,8 @@ def server_under_test(folder: Path) -> ServerProcess | PeerProcess:
     peer = os.environ.get("PENSTOCK_TEST_PEER")
     if peer:
         return PeerProcess(folder / "data", peer.split())
-    return ServerProcess(folder / "data", folder / "server.log", SMALL)
+    # Started as users start it, where other tests fork.
+    return ServerProcess(folder / "data", folder / "server.log", SMALL, python=sys.executable)
 
 
 def test_no_promise_is_broken_by_kills(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from support import forked
 from support.server import REPOSITORY, ServerFailedError, ServerProcess, answers_metadata
 
 SECRET = "a-secret-of-tests-0123456789"
@@ -204,11 +204,4 @@ def run_cli(*arguments: str, timeout_seconds: float = 180) -> subprocess.Complet
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
     environment["PYTHONPATH"] = str(REPOSITORY / "src")
     environment["PENSTOCK_CLUSTER_SECRET"] = SECRET
-    return subprocess.run(
-        [sys.executable, "-m", "penstock", *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=timeout_seconds,
-        check=False,
-    )
+    return forked.run("penstock", arguments, environment=environment, timeout_s=timeout_seconds)

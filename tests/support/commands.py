@@ -6,24 +6,17 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from penstock.cli.client.admin import LATEST
 from penstock.cli.client.cluster import Client
 from penstock.config.addresses import parse_address
+from support.forked import Forked
 from support.server import REPOSITORY
 
 SECONDS_MAX = 120.0
 INTERRUPT_SECONDS_MAX = 60.0
-
-# A shell that runs the tests in the background lets them, and so their children, ignore SIGINT.
-_PENSTOCK = """
-import signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-from penstock.cli import main
-main()
-"""
 
 
 class Command:
@@ -32,29 +25,37 @@ class Command:
     def __init__(self, *arguments: str) -> None:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
         environment["PYTHONPATH"] = str(REPOSITORY / "src")
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _PENSTOCK, *arguments],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+        (stdin, own_stdin), (own_stdout, stdout), (own_stderr, stderr) = (
+            os.pipe() for _ in range(3)
         )
+        try:
+            self.process = Forked(
+                "penstock",
+                arguments,
+                environment=environment,
+                folder=Path.cwd(),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+            )
+        finally:
+            for theirs in (stdin, stdout, stderr):
+                os.close(theirs)
+        self.stdin = os.fdopen(own_stdin, "wb")
+        self.stdout = os.fdopen(own_stdout, "rb")
+        self.stderr = os.fdopen(own_stderr, "rb")
 
     def write(self, data: bytes) -> None:
         """Hand it some input, and no end."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(data)
-        self.process.stdin.flush()
+        self.stdin.write(data)
+        self.stdin.flush()
 
     def read_line(self) -> bytes:
         """A line of its output; empty at its end."""
-        assert self.process.stdout is not None
-        return self.process.stdout.readline()
+        return self.stdout.readline()
 
     def interrupted(self) -> tuple[int, bytes, str]:
         """Ctrl-C. Its status, output not read so far and errors; its input stays open."""
-        assert self.process.stdout is not None
-        assert self.process.stderr is not None
         self.process.send_signal(signal.SIGINT)
         try:
             status = self.process.wait(INTERRUPT_SECONDS_MAX)
@@ -62,7 +63,7 @@ class Command:
             # Python doesn't see a signal that comes just before a system call which waits.
             self.process.send_signal(signal.SIGINT)
             status = self.process.wait(SECONDS_MAX)
-        return status, self.process.stdout.read(), self.process.stderr.read().decode()
+        return status, self.stdout.read(), self.stderr.read().decode()
 
 
 @contextlib.contextmanager
@@ -74,8 +75,7 @@ def running_command(*arguments: str) -> Iterator[Command]:
     finally:
         command.process.kill()
         command.process.wait()
-        for stream in (command.process.stdin, command.process.stdout, command.process.stderr):
-            assert stream is not None
+        for stream in (command.stdin, command.stdout, command.stderr):
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from support import forked
 from support.ports import adjacent_ports, free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -64,6 +65,8 @@ def answers_metadata(host: str, port: int, timeout_seconds: float = 1.0) -> bool
 class ServerProcess:
     """One `penstock serve` process, which may be killed and started again on the same data.
 
+    A process of a module (`-m`) is forked by a fork server, unless it has a `python`.
+
     Args:
         data: the data directory; made by the server.
         log: where the server's output goes; appended to at each start.
@@ -71,6 +74,7 @@ class ServerProcess:
         environment: further variables.
         launcher: what is run instead of `-m penstock`, with the same arguments.
         arguments: further ones of `penstock serve`, which go before those of the fixture.
+        python: the interpreter that is started; "": none.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class ServerProcess:
         environment: dict[str, str] | None = None,
         launcher: tuple[str, ...] = ("-m", "penstock"),
         arguments: tuple[str, ...] = (),
+        python: str = "",
     ) -> None:
         self.data = data
         self.log = log
@@ -89,10 +94,11 @@ class ServerProcess:
         self.environment = environment or {}
         self.launcher = launcher
         self.arguments = arguments
+        self.python = python
         self.kafka_port = free_port()
         # The next one is where an agent of a cluster serves the others.
         self.http_port = adjacent_ports(2)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: forked.Forked | subprocess.Popen[bytes] | None = None
 
     @property
     def bootstrap(self) -> str:
@@ -125,7 +131,7 @@ class ServerProcess:
             time.sleep(0.02)
         return time.monotonic() - started
 
-    def launch(self) -> subprocess.Popen[bytes]:
+    def launch(self) -> forked.Forked | subprocess.Popen[bytes]:
         """Start the process, and wait for nothing."""
         assert self.process is None
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
@@ -133,21 +139,31 @@ class ServerProcess:
         environment["PYTHONUNBUFFERED"] = "1"
         environment.update({f"PENSTOCK_{k}": v for k, v in self.settings.items()})
         environment.update(self.environment)
-        command = [sys.executable, *self.launcher, "serve", "--data", str(self.data)]
-        command += ["--kafka", self.bootstrap, "--http", f"127.0.0.1:{self.http_port}"]
-        command += self.arguments
-        with self.log.open("ab") as output:
-            # A session of its own, so that an interrupt of the test run doesn't reach the server
-            # before the test has stopped it.
-            self.process = subprocess.Popen(
-                command,
-                cwd=self.log.parent,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        arguments = ["serve", "--data", str(self.data), "--kafka", self.bootstrap]
+        arguments += ["--http", f"127.0.0.1:{self.http_port}", *self.arguments]
+        # A session of its own, so that an interrupt of the test run doesn't reach the server
+        # before the test has stopped it.
+        with self.log.open("ab") as output, Path(os.devnull).open("rb") as nothing:
+            if self.launcher[0] == "-m" and not self.python:
+                self.process = forked.Forked(
+                    self.launcher[1],
+                    arguments,
+                    environment=environment,
+                    folder=self.log.parent,
+                    stdin=nothing,
+                    stdout=output,
+                    stderr=output,
+                )
+            else:
+                self.process = subprocess.Popen(
+                    [self.python or sys.executable, *self.launcher, *arguments],
+                    cwd=self.log.parent,
+                    env=environment,
+                    stdin=nothing,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
         return self.process
 
     def running(self) -> bool:
@@ -199,11 +215,4 @@ def run_penstock(*arguments: str, timeout_seconds: float = 180) -> subprocess.Co
     """Run one `penstock` command of this checkout and wait for it."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
     environment["PYTHONPATH"] = str(REPOSITORY / "src")
-    return subprocess.run(
-        [sys.executable, "-m", "penstock", *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=timeout_seconds,
-        check=False,
-    )
+    return forked.run("penstock", arguments, environment=environment, timeout_s=timeout_seconds)

@@ -223,8 +223,7 @@ def test_an_advertised_address_that_is_wrong_is_named(tmp_path: Path) -> None:
                     client.admin.delete_topic("t")
             arguments = ("consume", "t", "--group", "g", "--server", broker.bootstrap)
             with running_command(*arguments) as command:
-                assert command.process.stderr is not None
-                told = command.process.stderr.readline().decode()
+                told = command.stderr.readline().decode()
     assert told.startswith(f"penstock: connect {wrong}: Connection refused")
 
 
@@ -238,8 +237,7 @@ def test_a_topic_that_is_deleted_meanwhile_ends_the_reading(
         assert command.read_line() == b"one\n"
         client.admin.delete_topic(topic)
         assert command.process.wait(SECONDS_MAX) == 1
-        assert command.process.stderr is not None
-        assert "there is no such topic" in command.process.stderr.read().decode()
+        assert "there is no such topic" in command.stderr.read().decode()
 
 
 def test_an_interrupt_while_reading_is_no_failure(broker: ServerProcess, topic: str) -> None:
@@ -260,8 +258,7 @@ def test_a_server_that_starts_again_is_read_on(tmp_path: Path, group: tuple[str,
         with running_command(*arguments) as command:
             assert command.read_line() == b"one\n"
             broker.kill()
-            assert command.process.stderr is not None
-            told = command.process.stderr.readline().decode()
+            told = command.stderr.readline().decode()
             assert told.startswith("penstock: ")
             broker.start()
             produce(broker, "t", "two\n")
