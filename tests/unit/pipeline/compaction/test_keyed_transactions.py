@@ -321,7 +321,7 @@ def test_a_marker_with_a_horizon_keeps_its_record() -> None:
     map_bytes=st.sampled_from([1, 1 << 20]),
     chunk_bytes=st.sampled_from([1, 200, 1 << 20]),
 )
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(1))
 def test_a_reader_of_committed_records_finds_the_same_latest_values(
     seed: int, events: int, map_bytes: int, chunk_bytes: int
 ) -> None:
