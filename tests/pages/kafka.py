@@ -11,36 +11,20 @@ from penstock.model.topic_configs import INT64_MAX, TOPIC_CONFIGS, Standing, Top
 _MADE_FROM = "<!-- Made by `make docs`; change the code, not this page. -->"
 
 _SECURITY = "no authentication yet; the server listens on loopback"
-_REPLICAS = "a partition has no replicas to move: its bytes are in the object store"
 _QUOTAS = "no quotas yet"
-_TOKENS = "no delegation tokens"
-_QUORUM = "there is no KRaft quorum: the order of things is Penstock's journal"
 _TELEMETRY = "client metrics are not collected (KIP-714); Kafka 4.3.1 does not advertise it, either"
 _SHARE_STATE = "brokers among themselves: the state of share groups is in the journal"
 _STREAMS = "no streams groups yet (KIP-1071)"
 
 NOT_SERVED: dict[str, str] = {
     "SaslHandshake": _SECURITY,
-    "AlterReplicaLogDirs": _REPLICAS,
     "SaslAuthenticate": _SECURITY,
-    "CreateDelegationToken": _TOKENS,
-    "RenewDelegationToken": _TOKENS,
-    "ExpireDelegationToken": _TOKENS,
-    "DescribeDelegationToken": _TOKENS,
-    "ElectLeaders": _REPLICAS,
-    "AlterPartitionReassignments": _REPLICAS,
-    "ListPartitionReassignments": _REPLICAS,
     "DescribeClientQuotas": _QUOTAS,
     "AlterClientQuotas": _QUOTAS,
     "DescribeUserScramCredentials": _SECURITY,
     "AlterUserScramCredentials": _SECURITY,
-    "DescribeQuorum": _QUORUM,
-    "UpdateFeatures": _QUORUM,
-    "UnregisterBroker": _QUORUM,
     "GetTelemetrySubscriptions": _TELEMETRY,
     "PushTelemetry": _TELEMETRY,
-    "AddRaftVoter": _QUORUM,
-    "RemoveRaftVoter": _QUORUM,
     "InitializeShareGroupState": _SHARE_STATE,
     "ReadShareGroupState": _SHARE_STATE,
     "WriteShareGroupState": _SHARE_STATE,
@@ -103,7 +87,18 @@ def apis_page() -> str:
         "  request about rules that has unknown types in it gets INVALID_REQUEST for them; Kafka",
         "  closes its connection.",
         "- Configs of brokers can be altered for all brokers (the empty name) alone, and of them",
-        "  those that are defaults of topic configs.",
+        "  those that are defaults of topic configs. Taking from one broker what it has not (as",
+        "  the end of a reassignment does with throttles) changes nothing.",
+        "- Requests about replicas have nothing to do: an election is ELECTION_NOT_NEEDED, a",
+        "  reassignment to brokers that there are has ended when it is answered, and the only log",
+        "  directory holds all partitions. Neither of them changes the replicas that are shown.",
+        "- The quorum that DescribeQuorum shows is the journal: agents are voters, the epoch is 0,",
+        "  offsets are the journal's position at the asked agent. Voters can't be added or removed",
+        "  (UNSUPPORTED_VERSION, as with `kraft.version` 0), and an agent that is alive can't be",
+        "  unregistered.",
+        "- Features come on by themselves, once every agent knows them, and stay: UpdateFeatures",
+        "  takes the levels that are finalized and refuses others.",
+        "- Delegation tokens are off, as in a Kafka without `delegation.token.secret.key`.",
         "- Configs of groups (GROUP resources) are those of docs/consumer-groups.md.",
         "- ListOffsets for tiered storage answers as a Kafka without tiers: the earliest local",
         "  offset is the log start offset, the others are -1.",

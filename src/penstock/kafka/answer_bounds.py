@@ -49,6 +49,10 @@ _ECHOES: Final = {
     "txn_offset_commit": 2,
     "end_txn": 2,
     "write_txn_markers": 4,
+    "alter_replica_log_dirs": 4,
+    "elect_leaders": 20,
+    "alter_partition_reassignments": 24,
+    "describe_quorum": 32,
 }
 """Bytes of the answer for each of the request, where items are answered by numbers."""
 _MESSAGES: Final = {
@@ -58,6 +62,7 @@ _MESSAGES: Final = {
     "delete_topics": ("topics", "topic_names"),
     "alter_configs": ("resources",),
     "incremental_alter_configs": ("resources",),
+    "update_features": ("feature_updates",),
 }
 """Where each item may get a message: the names that the items have in one version or another."""
 

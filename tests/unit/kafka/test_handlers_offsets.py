@@ -293,7 +293,18 @@ def test_all_apis_of_the_level_are_advertised_and_produce_from_0(
         if level < TRANSACTIONS_LEVEL:
             assert (finalized, supported, answer.finalized_features_epoch) == ([], [], -1)
         else:
-            assert finalized == [("share.version", 1, 1), ("transaction.version", 2, 2)]
-            known = [("share.version", 0, 1), ("transaction.version", 0, 2)]
-            assert supported == (known if version >= 4 else [])
+            assert finalized == [
+                ("group.version", 1, 1),
+                ("metadata.version", 30, 30),
+                ("share.version", 1, 1),
+                ("transaction.version", 2, 2),
+            ]
+            known = [
+                ("group.version", 0, 1),
+                ("metadata.version", 7, 30),
+                ("share.version", 0, 1),
+                ("transaction.version", 0, 2),
+            ]
+            # Clients of version 3 can't read a least level of 0.
+            assert supported == (known if version >= 4 else [("metadata.version", 7, 30)])
             assert answer.finalized_features_epoch == level

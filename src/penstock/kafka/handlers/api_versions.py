@@ -1,9 +1,8 @@
 """ApiVersions 0 to 4: which APIs this server has. Encoded by struct: it is the first request of
 every connection, and answering it must not import kio.
 
-The feature `transaction.version` 2 is finalized once the feature level of transactions is on: with
-it Java's producers use protocol V2 (KIP-890). Below that level the APIs of transactions aren't
-named.
+Features are finalized once the feature level of transactions is on: with `transaction.version` 2
+Java's producers use protocol V2 (KIP-890). Below that level the APIs of transactions aren't named.
 
 A version that is not served is answered as version 0 with UNSUPPORTED_VERSION and the whole list,
 so that a newer client can ask again in one that is (KIP-511).
@@ -26,9 +25,17 @@ RAW: Final = True
 FLEXIBLE_FROM: Final = 3
 THROTTLE_FROM: Final = 1
 LEAST_LEVEL_0_FROM: Final = 4
-FEATURES: Final = {"share.version": 1, "transaction.version": 2}
-"""The features of Kafka that come on with the feature level of transactions, which is that of share
-groups, by their names, with the levels that are finalized."""
+FEATURES: Final = {
+    "group.version": (0, 1),
+    "metadata.version": (7, 30),
+    "share.version": (0, 1),
+    "transaction.version": (0, 2),
+}
+"""The features of Kafka 4.3.1 that come on with the feature level of transactions, which is that of
+share groups: by their names the least level that is supported, and the greatest, which is
+finalized. 7 is 3.3-IV3, 30 is 4.3-IV0. `kraft.version` and `eligible.leader.replicas.version` are
+at 0, as there is neither a quorum nor a replica, and `streams.version` as there are no streams
+groups yet."""
 
 
 def serve(context: RequestContext, body: memoryview) -> Reply:
@@ -72,26 +79,30 @@ def _response(version: int, error: ErrorCode, level: int) -> bytes:
     return b"".join(parts)
 
 
+def finalized_features(feature_level: int) -> dict[str, int]:
+    """Return the levels of features that are on."""
+    if feature_level < TRANSACTIONS_LEVEL:
+        return {}
+    return {name: level for name, (_, level) in FEATURES.items()}
+
+
 def _features(version: int, level: int) -> bytes:
     """The tagged fields: supported features (tag 0), finalized features' epoch (1) and levels (2).
     The epoch is the feature level, which rises with what is finalized."""
-    fields = [(1, struct.pack(">q", level)), (2, _levels(None))]
-    if version >= LEAST_LEVEL_0_FROM:
+    supported = [(name, *levels) for name, levels in FEATURES.items()]
+    if version < LEAST_LEVEL_0_FROM:
         # Clients of version 3 can't read a least level of 0 (KAFKA-17011).
-        fields.insert(0, (0, _levels(0)))
+        supported = [row for row in supported if row[1]]
+    finalized = [(name, level, level) for name, level in finalized_features(level).items()]
+    fields = [(0, _levels(supported)), (1, struct.pack(">q", level)), (2, _levels(finalized))]
     return bytes([len(fields)]) + b"".join(
-        bytes([tag, len(field)]) + field for tag, field in fields
+        bytes([tag]) + uvarint(len(field)) + field for tag, field in fields
     )
 
 
-def _levels(least: int | None) -> bytes:
-    """An array of the features. The two levels of each are least and greatest where it is
-    supported; None: greatest and greatest, as it is finalized."""
-    rows = [
-        bytes([len(name) + 1])
-        + name.encode()
-        + struct.pack(">hh", level if least is None else least, level)
-        + b"\0"
-        for name, level in FEATURES.items()
-    ]
-    return bytes([len(rows) + 1]) + b"".join(rows)
+def _levels(rows: list[tuple[str, int, int]]) -> bytes:
+    """An array of features; of a finalized one both levels are the same."""
+    return bytes([len(rows) + 1]) + b"".join(
+        bytes([len(name) + 1]) + name.encode() + struct.pack(">hh", least, greatest) + b"\0"
+        for name, least, greatest in rows
+    )

@@ -299,6 +299,27 @@ ANY_ACL: Fields = {
 }
 
 
+_VOTER: Fields = {"cluster_id": None, "voter_id": 5, "voter_directory_id": uuid.UUID(int=7)}
+
+
+def _log_dirs(asking: Asking) -> Fields:
+    api = "alter_replica_log_dirs"
+    named = asking.part(api, 2, "AlterReplicaLogDirTopic", name=asking.name, partitions=(0,))
+    return {"dirs": (asking.part(api, 2, "AlterReplicaLogDir", path="/", topics=(named,)),)}
+
+
+def _elections(asking: Asking) -> Fields:
+    named = asking.part("elect_leaders", 2, "TopicPartitions", topic=asking.name, partitions=(0,))
+    return {"election_type": 0, "topic_partitions": (named,), "timeout": SOON}
+
+
+def _reassignments(asking: Asking) -> Fields:
+    api = "alter_partition_reassignments"
+    one = asking.part(api, 1, "ReassignablePartition", partition_index=0, replicas=(1,))
+    named = asking.part(api, 1, "ReassignableTopic", name=asking.name, partitions=(one,))
+    return {"timeout": SOON, "allow_replication_factor_change": True, "topics": (named,)}
+
+
 def _create_acls(asking: Asking) -> Fields:
     wanted = asking.part(
         "create_acls",
@@ -539,6 +560,43 @@ CASES: dict[str, Case] = {
         names_topic=True,
     ),
     "describe_log_dirs": Case(4, lambda _: {"topics": None}, (cluster(DESCRIBE),), of_cluster),
+    "alter_replica_log_dirs": Case(2, _log_dirs, (cluster(Operation.ALTER),), of_cluster),
+    "elect_leaders": Case(2, _elections, (cluster(Operation.ALTER),), of_cluster),
+    "alter_partition_reassignments": Case(
+        1, _reassignments, (cluster(Operation.ALTER),), of_cluster
+    ),
+    "list_partition_reassignments": Case(
+        0, lambda _: {"timeout": SOON, "topics": None}, (cluster(DESCRIBE),), of_cluster
+    ),
+    "describe_quorum": Case(2, lambda _: {"topics": ()}, (cluster(DESCRIBE),), of_cluster),
+    "update_features": Case(
+        2,
+        lambda _: {"timeout": SOON, "feature_updates": (), "validate_only": True},
+        (cluster(Operation.ALTER),),
+        of_cluster,
+    ),
+    "unregister_broker": Case(
+        0, lambda _: {"broker_id": 99}, (cluster(Operation.ALTER),), of_cluster
+    ),
+    "add_raft_voter": Case(
+        1,
+        lambda _: _VOTER | {"timeout": SOON, "listeners": (), "ack_when_committed": True},
+        (cluster(Operation.ALTER),),
+        of_cluster,
+    ),
+    "remove_raft_voter": Case(0, lambda _: _VOTER, (cluster(Operation.ALTER),), of_cluster),
+    "create_delegation_token": Case(
+        3,
+        lambda _: {
+            "owner_principal_type": None,
+            "owner_principal_name": None,
+            "renewers": (),
+            "max_lifetime": SOON,
+        },
+    ),
+    "renew_delegation_token": Case(2, lambda _: {"hmac": b"x", "renew_period": SOON}),
+    "expire_delegation_token": Case(2, lambda _: {"hmac": b"x", "expiry_time_period": SOON}),
+    "describe_delegation_token": Case(3, lambda _: {"owners": None}),
     "create_partitions": Case(
         3, _partitions, (topic(Operation.ALTER),), of_topic, names_topic=True
     ),
