@@ -12,7 +12,7 @@ from pathlib import Path
 from penstock.cli.client.admin import LATEST
 from penstock.cli.client.cluster import Client
 from penstock.config.addresses import parse_address
-from support.forked import Forked
+from support import forked
 from support.server import REPOSITORY
 
 SECONDS_MAX = 120.0
@@ -29,7 +29,7 @@ class Command:
             os.pipe() for _ in range(3)
         )
         try:
-            self.process = Forked(
+            self.process = forked.start(
                 "penstock",
                 arguments,
                 environment=environment,

@@ -1,8 +1,11 @@
-"""Processes of `python -m MODULE` that a fork server starts: `Forked`, and `run` which waits.
+"""Processes of `python -m MODULE` that a fork server starts: `start`, and `run` which waits.
 
 They are processes like others, with pid, session, environment, arguments and descriptors of their
 own; what they import most has been imported once by `support.fork_server`, their parent. Where a
 process's start is itself what is tested, a test starts an interpreter.
+
+The fork server needs Linux (pidfd_open, /proc). Elsewhere each process is an interpreter,
+and so it is in benchmarks: they measure starts as users have them.
 """
 
 from __future__ import annotations
@@ -28,6 +31,14 @@ from support.fork_server import MESSAGE_BYTES_MAX, PID
 _TESTS = Path(__file__).resolve().parents[1]
 _SOURCES = _TESTS.parent / "src"
 POLL_S = 3600.0
+FORKS = sys.platform == "linux" and "pytest" in sys.modules
+"""Whether `start` forks."""
+_INTERPRETER = """
+import runpy, signal, sys
+# A shell that runs the tests in the background lets them, and so their children, ignore SIGINT.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+"""
 
 
 class ForkServerError(Exception):
@@ -175,6 +186,41 @@ class Forked:
             os.close(self._status)
 
 
+Process = Forked | subprocess.Popen[bytes]
+
+
+def start(
+    module: str,
+    arguments: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    folder: Path,
+    stdin: int | IO[bytes],
+    stdout: int | IO[bytes],
+    stderr: int | IO[bytes],
+) -> Process:
+    """Start a process in a session of its own; the arguments are those of `Forked`."""
+    if FORKS:
+        return Forked(
+            module,
+            arguments,
+            environment=environment,
+            folder=folder,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+        )
+    return subprocess.Popen(
+        [sys.executable, "-c", _INTERPRETER, module, *arguments],
+        cwd=folder,
+        env=dict(environment),
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+    )
+
+
 def run(
     module: str,
     arguments: Sequence[str],
@@ -192,7 +238,7 @@ def run(
         tempfile.TemporaryFile() as stdout,
         tempfile.TemporaryFile() as stderr,
     ):
-        process = Forked(
+        process = start(
             module,
             arguments,
             environment=environment,

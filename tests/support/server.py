@@ -98,7 +98,7 @@ class ServerProcess:
         self.kafka_port = free_port()
         # The next one is where an agent of a cluster serves the others.
         self.http_port = adjacent_ports(2)
-        self.process: forked.Forked | subprocess.Popen[bytes] | None = None
+        self.process: forked.Process | None = None
 
     @property
     def bootstrap(self) -> str:
@@ -131,7 +131,7 @@ class ServerProcess:
             time.sleep(0.02)
         return time.monotonic() - started
 
-    def launch(self) -> forked.Forked | subprocess.Popen[bytes]:
+    def launch(self) -> forked.Process:
         """Start the process, and wait for nothing."""
         assert self.process is None
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
@@ -145,7 +145,7 @@ class ServerProcess:
         # before the test has stopped it.
         with self.log.open("ab") as output, Path(os.devnull).open("rb") as nothing:
             if self.launcher[0] == "-m" and not self.python:
-                self.process = forked.Forked(
+                self.process = forked.start(
                     self.launcher[1],
                     arguments,
                     environment=environment,
