@@ -144,7 +144,9 @@ class ServerProcess:
         # A session of its own, so that an interrupt of the test run doesn't reach the server
         # before the test has stopped it.
         with self.log.open("ab") as output, Path(os.devnull).open("rb") as nothing:
-            if self.launcher[0] == "-m" and not self.python:
+            # What is forked has imported this release: another one takes an interpreter.
+            is_this_release = "PYTHONPATH" not in self.environment
+            if self.launcher[0] == "-m" and not self.python and is_this_release:
                 self.process = forked.start(
                     self.launcher[1],
                     arguments,
