@@ -19,6 +19,7 @@ from penstock.authz.state.environment import (
 from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
 from penstock.replica import JournalEntry, Replica, restore_snapshot
 from penstock.replica.database import connect_reader, translate
+from penstock.replica.snapshot import read_snapshot_info
 from penstock.system.files import make_folder
 
 SNAPSHOT_ENTRIES: Final = 500_000
@@ -86,7 +87,7 @@ def recover(
     with closing(connect_reader(database)) as connection:
         try:
             connection.execute("BEGIN")
-            end = _end(connection, position, time_ms)
+            end = _end(connection, folder, position, time_ms)
             usable = [each for each in snapshots(folder) if each[0] <= end]
             begin, snapshot = usable[-1] if usable else (0, None)
             first, last = connection.execute(
@@ -115,7 +116,9 @@ def recover(
     return end
 
 
-def _end(connection: sqlite3.Connection, position: int | None, time_ms: int | None) -> int:
+def _end(
+    connection: sqlite3.Connection, folder: Path, position: int | None, time_ms: int | None
+) -> int:
     if position is not None:
         return position
     if time_ms is None:
@@ -124,10 +127,21 @@ def _end(connection: sqlite3.Connection, position: int | None, time_ms: int | No
         (last,) = connection.execute(
             "SELECT max(position) FROM journal WHERE time_ms <= ?", (time_ms,)
         ).fetchone()
+        if last is None:
+            # Between the oldest snapshot, whose last entry has been dropped, and the next entry.
+            kept = snapshots(folder)
+            last = max((at for at, path in kept if _time_ms(path) <= time_ms), default=None)
     if last is None:
         raise InvalidRequestError("recover", "position", "nothing is kept of that time")
     assert isinstance(last, int)
     return last
+
+
+def _time_ms(snapshot: Path) -> int:
+    """The journal time of a snapshot's last entry."""
+    return read_snapshot_info(
+        snapshot, application_id=APPLICATION_ID, format_version=FORMAT_VERSION
+    ).time_ms
 
 
 def _entries(connection: sqlite3.Connection, begin: int, end: int) -> Iterator[JournalEntry]:
