@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from penstock.kafka.access import refusal_text
 from penstock.kafka.answer_bounds import text_bytes
+from penstock.kafka.cluster_permission import cluster_refusal
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import CHEAP, Outcome
@@ -44,10 +44,10 @@ def refusal(context: RequestContext, operation: Operation) -> Outcome | None:
     Args:
         operation: that the client must be allowed on the cluster.
     """
-    error = context.access.cluster(operation)
-    if error:
-        return Outcome(error, refusal_text(error))
-    return DISABLED if context.broker.authority is None else None
+    refused = cluster_refusal(context, operation)
+    if refused is None and context.broker.authority is None:
+        return DISABLED
+    return refused
 
 
 async def found_by(context: RequestContext, wanted: AclFilter) -> list[AclBinding]:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 from penstock.kafka.errors import ErrorCode
+from penstock.kafka.outcomes import Outcome
 from penstock.model.ids import PartitionKey, partition_key
 
 if TYPE_CHECKING:
@@ -10,6 +11,9 @@ if TYPE_CHECKING:
 
 NO_LEADER_EPOCH: Final = -1
 """The leader epoch of a client that knows none."""
+UNKNOWN_PARTITION: Final = Outcome(
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic or the partition does not exist"
+)
 
 
 def find_partition(view: "StateView", topic_name: str, partition: int) -> PartitionKey | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.kafka.context import RequestContext
 from penstock.kafka.handlers.describe_quorum import refuse_voter
 from penstock.kafka.long_answer import Answer
-from penstock.kafka.wire.schema import build, response_types
+from penstock.kafka.wire.schema import response_types
 
 if TYPE_CHECKING:
     from kio.schema.add_raft_voter.v1.request import AddRaftVoterRequest
@@ -21,7 +21,4 @@ async def handle(
 ) -> Answer:
     """Refuse."""
     types = response_types("add_raft_voter", context.api_version)
-    refusal = refuse_voter(context)
-    return build(
-        types.AddRaftVoterResponse, error_code=refusal.error, error_message=refusal.message
-    )
+    return refuse_voter(context, types.AddRaftVoterResponse)

@@ -9,11 +9,12 @@ finds no reassignment under way. Refused is what Kafka refuses, with its codes.
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final
 
-from penstock.kafka.access import refusal_text
+from penstock.kafka.cluster_permission import cluster_refusal
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.outcomes import Outcome
+from penstock.kafka.partitions import UNKNOWN_PARTITION, find_partition
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
 from penstock.security.acl import Operation
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     )
 
 DONE: Final = Outcome()
-UNKNOWN: Final = Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition")
 NOTHING_TO_CANCEL: Final = Outcome(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
 NO_REPLICAS: Final = Outcome(
     ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the list of replicas is empty: name at least one broker"
@@ -39,27 +39,27 @@ async def handle(context: RequestContext, request: "AlterPartitionReassignmentsR
     """Check each reassignment; an outcome per partition."""
     types = response_types("alter_partition_reassignments", context.api_version)
     broker, turns = context.broker, context.broker.turns
-    refused = context.access.cluster(Operation.ALTER)
-    failure = Outcome(refused, refusal_text(refused)) if refused else None
+    failure = cluster_refusal(context, Operation.ALTER)
     node_ids = {node.node_id for node in broker.nodes.all()}
     topics = ArrayWriter(types.ReassignableTopicResponse)
     async for topic in turns.each(request.topics):
-        known = broker.view.topic(topic.name)
         partitions = ArrayWriter(types.ReassignablePartitionResponse)
         async for asked in turns.each(topic.partitions):
-            exists = known is not None and 0 <= asked.partition_index < known.partitions
-            outcome = failure or (_outcome(asked, node_ids) if exists else UNKNOWN)
+            known = find_partition(broker.view, topic.name, asked.partition_index)
+            here = UNKNOWN_PARTITION if known is None else _outcome(asked, node_ids)
+            outcome = failure or here
             partitions.add(
                 partition_index=asked.partition_index,
                 error_code=outcome.error,
                 error_message=outcome.message,
             )
         topics.add(name=topic.name, partitions=partitions.encoded())
+    whole = failure or DONE
     return build(
         types.AlterPartitionReassignmentsResponse,
         allow_replication_factor_change=request.allow_replication_factor_change,
-        error_code=refused,
-        error_message=refusal_text(refused) if refused else None,
+        error_code=whole.error,
+        error_message=whole.message,
         responses=topics.encoded(),
     )
 
@@ -72,6 +72,6 @@ def _outcome(asked: "ReassignablePartition", node_ids: AbstractSet[int]) -> Outc
         return NO_REPLICAS
     unknown = next((broker for broker in replicas if broker not in node_ids), None)
     if unknown is not None:
-        text = f"there is no broker {unknown}"
+        text = f"broker {unknown} does not exist"
         return Outcome(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
     return TWICE if len(set(replicas)) < len(replicas) else DONE

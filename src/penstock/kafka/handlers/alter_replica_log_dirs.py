@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
+from penstock.kafka.partitions import find_partition
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
 from penstock.security.acl import Operation
@@ -24,12 +25,10 @@ async def handle(context: RequestContext, request: "AlterReplicaLogDirsRequest")
         if not failure and directory.path != broker.settings.log_dir:
             failure = ErrorCode.LOG_DIR_NOT_FOUND
         async for topic in turns.each(directory.topics):
-            known = broker.view.topic(topic.name)
-            count = 0 if known is None else known.partitions
             partitions = ArrayWriter(types.AlterReplicaLogDirPartitionResult)
             async for index in turns.each(topic.partitions):
                 error = failure
-                if not error and not 0 <= index < count:
+                if not error and find_partition(broker.view, topic.name, index) is None:
                     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 partitions.add(partition_index=index, error_code=error)
             results.add(topic_name=topic.name, partitions=partitions.encoded())

@@ -8,13 +8,14 @@ fetch of a voter has a time (-1: unknown). An election has no epoch here: it is 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.kafka.access import refusal_text
 from penstock.kafka.answer_bounds import BASE_BYTES, NODE_BYTES
+from penstock.kafka.cluster_permission import cluster_refusal
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.outcomes import Outcome
 from penstock.kafka.wire.arrays import ArrayWriter
+from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.schema import build, response_types
 from penstock.placement.zones import zone_of
 from penstock.security.acl import Operation
@@ -25,20 +26,21 @@ if TYPE_CHECKING:
 METADATA_TOPIC: Final = "__cluster_metadata"
 LISTENER: Final = "CONTROLLER"
 UNKNOWN_TEXT: Final = "the quorum is that of __cluster_metadata, partition 0, alone"
-VOTERS_TEXT: Final = (
-    "there is no KRaft quorum (kraft.version is 0): an agent that is started joins the cluster"
+NO_VOTERS: Final = Outcome(
+    ErrorCode.UNSUPPORTED_VERSION,
+    "there is no KRaft quorum (kraft.version is 0): an agent that is started joins the cluster",
 )
 
 
 async def handle(context: RequestContext, request: "DescribeQuorumRequest") -> Answer:
     """Describe the agents as the quorum of the metadata topic's only partition."""
     types = response_types("describe_quorum", context.api_version)
-    refused = context.access.cluster(Operation.DESCRIBE)
+    refused = cluster_refusal(context, Operation.DESCRIBE)
     if refused:
         return build(
             types.DescribeQuorumResponse,
-            error_code=refused,
-            error_message=refusal_text(refused),
+            error_code=refused.error,
+            error_message=refused.message,
             topics=(),
             nodes=(),
         )
@@ -79,12 +81,10 @@ async def handle(context: RequestContext, request: "DescribeQuorumRequest") -> A
     )
 
 
-def refuse_voter(context: RequestContext) -> Outcome:
-    """Return why a voter can't be added or removed."""
-    refused = context.access.cluster(Operation.ALTER)
-    if refused:
-        return Outcome(refused, refusal_text(refused))
-    return Outcome(ErrorCode.UNSUPPORTED_VERSION, VOTERS_TEXT)
+def refuse_voter(context: RequestContext, response_type: type[Entity]) -> Answer:
+    """Answer that no voter can be added or removed."""
+    refusal = cluster_refusal(context, Operation.ALTER) or NO_VOTERS
+    return build(response_type, error_code=refusal.error, error_message=refusal.message)
 
 
 def _is_of_metadata(topics: "Sequence[TopicData]") -> bool:

@@ -6,11 +6,12 @@ all partitions are asked for, Kafka names those whose leaders have changed: ther
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.kafka.access import refusal_text
+from penstock.kafka.cluster_permission import cluster_refusal
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.outcomes import Outcome
+from penstock.kafka.partitions import UNKNOWN_PARTITION, find_partition
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
 from penstock.security.acl import Operation
@@ -23,27 +24,22 @@ UNCLEAN: Final = 1
 NOT_NEEDED: Final = Outcome(
     ErrorCode.ELECTION_NOT_NEEDED, "any agent serves the partition: nothing is elected"
 )
-UNKNOWN: Final = Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition")
 
 
 async def handle(context: RequestContext, request: "ElectLeadersRequest") -> Answer:
     """Say of each asked partition that it needs no election."""
     types = response_types("elect_leaders", context.api_version)
-    refused = context.access.cluster(Operation.ALTER)
-    failure = None
-    if refused:
-        failure = Outcome(refused, refusal_text(refused))
-    elif request.election_type not in (PREFERRED, UNCLEAN):
+    failure = cluster_refusal(context, Operation.ALTER)
+    if failure is None and request.election_type not in (PREFERRED, UNCLEAN):
         text = f"election type {request.election_type} is neither 0 (preferred) nor 1 (unclean)"
         failure = Outcome(ErrorCode.INVALID_REQUEST, text)
     turns = context.broker.turns
     topics = ArrayWriter(types.ReplicaElectionResult)
     async for asked in turns.each(request.topic_partitions or ()):
-        known = context.broker.view.topic(asked.topic)
-        count = 0 if known is None else known.partitions
         partitions = ArrayWriter(types.PartitionResult)
         async for index in turns.each(asked.partitions):
-            outcome = failure or (NOT_NEEDED if 0 <= index < count else UNKNOWN)
+            known = find_partition(context.broker.view, asked.topic, index)
+            outcome = failure or (UNKNOWN_PARTITION if known is None else NOT_NEEDED)
             partitions.add(
                 partition_id=index, error_code=outcome.error, error_message=outcome.message
             )

@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from penstock.kafka.access import refusal_text
+from penstock.kafka.cluster_permission import cluster_refusal
 from penstock.kafka.context import RequestContext
 from penstock.kafka.long_answer import Answer
+from penstock.kafka.outcomes import Outcome
 from penstock.kafka.wire.schema import build, response_types
 from penstock.security.acl import Operation
 
@@ -20,10 +21,10 @@ async def handle(
 ) -> Answer:
     """Answer with an empty list."""
     types = response_types("list_partition_reassignments", context.api_version)
-    refused = context.access.cluster(Operation.DESCRIBE)
+    outcome = cluster_refusal(context, Operation.DESCRIBE) or Outcome()
     return build(
         types.ListPartitionReassignmentsResponse,
-        error_code=refused,
-        error_message=refusal_text(refused) if refused else None,
+        error_code=outcome.error,
+        error_message=outcome.message,
         topics=(),
     )

@@ -8,11 +8,12 @@ feature. One refused feature refuses the request (KIP-584).
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.kafka.access import refusal_text
+from penstock.kafka.cluster_permission import cluster_refusal
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.handlers.api_versions import finalized_features
 from penstock.kafka.long_answer import Answer
+from penstock.kafka.outcomes import Outcome
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
 from penstock.security.acl import Operation
@@ -31,24 +32,32 @@ RESULTS_UNTIL: Final = 1
 async def handle(context: RequestContext, request: "UpdateFeaturesRequest") -> Answer:
     """Check the features one after the other, and change none."""
     types = response_types("update_features", context.api_version)
-    refused = context.access.cluster(Operation.ALTER)
-    error, message = refused, refusal_text(refused) if refused else None
-    finalized = finalized_features(context.broker.view.feature_level)
-    results = []
-    async for update in context.broker.turns.each(() if refused else request.feature_updates):
-        kind = UPGRADE if context.api_version == 0 else update.upgrade_type
-        problem = _problem(update.feature, update.max_version_level, kind, finalized)
-        if problem is not None:
-            error, message = ErrorCode.INVALID_UPDATE_VERSION, problem
-            break
-        results.append(update.feature)
+    turns = context.broker.turns
+    refusal = cluster_refusal(context, Operation.ALTER) or await _refusal(context, request)
     fields = {}
     if context.api_version <= RESULTS_UNTIL:
         done = ArrayWriter(types.UpdatableFeatureResult)
-        for feature in () if error else results:
-            done.add(feature=feature, error_code=ErrorCode.NONE, error_message=None)
+        async for update in turns.each(() if refusal else request.feature_updates):
+            done.add(feature=update.feature, error_code=ErrorCode.NONE, error_message=None)
         fields["results"] = done.encoded()
-    return build(types.UpdateFeaturesResponse, error_code=error, error_message=message, **fields)
+    outcome = refusal or Outcome()
+    return build(
+        types.UpdateFeaturesResponse,
+        error_code=outcome.error,
+        error_message=outcome.message,
+        **fields,
+    )
+
+
+async def _refusal(context: RequestContext, request: "UpdateFeaturesRequest") -> Outcome | None:
+    """Return why the first feature that can't be updated can't be; None: all can."""
+    finalized = finalized_features(context.broker.view.feature_level)
+    async for update in context.broker.turns.each(request.feature_updates):
+        kind = UPGRADE if context.api_version == 0 else update.upgrade_type
+        problem = _problem(update.feature, update.max_version_level, kind, finalized)
+        if problem is not None:
+            return Outcome(ErrorCode.INVALID_UPDATE_VERSION, problem)
+    return None
 
 
 def _problem(feature: str, level: int, upgrade_type: int, finalized: dict[str, int]) -> str | None:

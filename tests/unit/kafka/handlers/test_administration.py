@@ -114,7 +114,7 @@ async def test_a_reassignment_is_checked_and_has_ended(client: ApiClient, versio
         "no_reassignment_in_progress",
     ]
     messages = [topic.partitions[0].error_message for topic in answer.responses]
-    assert messages[3] == f"there is no broker {me(client) + 1}"
+    assert messages[3] == f"broker {me(client) + 1} does not exist"
     if version:
         assert answer.allow_replication_factor_change is False
     listed = await client.call("list_partition_reassignments", 0, timeout=SOON, topics=None)
