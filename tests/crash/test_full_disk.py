@@ -70,9 +70,7 @@ def fill(path: Path) -> None:
             time.sleep(FULL_LOOK_S)
 
 
-def test_a_full_disk_holds_producers_up_and_loses_nothing(
-    tmp_path: Path,
-) -> None:
+def test_a_full_disk_holds_producers_up_and_loses_nothing(tmp_path: Path) -> None:
     if not may_mount():
         pytest.skip("no file system may be mounted in a namespace here")
     data = tmp_path / "data"

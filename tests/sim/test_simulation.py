@@ -28,7 +28,7 @@ UNSEEN = ("topic", 1)
 
 @cache
 def _digests(hash_seed: int) -> list[str]:
-    """What each of the seeds comes to, in a process whose strings hash by this number."""
+    """Run each of the seeds in one process, whose strings hash by this number; a line of each."""
     return _printed(
         "from sim.run import one\n"
         f"for seed in {SEEDS}:\n"

@@ -29,7 +29,7 @@ PACKAGES: Final = ("app", "cli", "kafka")
 """Below `penstock`, with all of their modules; what they import comes with them."""
 LIBRARIES: Final = ("confluent_kafka", "obstore.store", "psycopg", "psycopg_binary", "uvloop",
                     "uvicorn.protocols.http.h11_impl")  # fmt: skip
-"""What the product imports on first use."""
+"""Libraries that the product imports on first use."""
 
 
 class _Forked(Exception):

@@ -39,7 +39,7 @@ sys.exit(7)
 
 @pytest.fixture(params=["forked", "interpreter"], autouse=True)
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no fork server each process is an interpreter of its own."""
+    """Run each test with the fork server, and with an interpreter for each process."""
     if request.param == "interpreter":
         monkeypatch.setattr(forked, "FORKS", False)
     elif not forked.FORKS:
@@ -73,7 +73,7 @@ def started(folder: Path, *arguments: str) -> Iterator[forked.Process]:
 
 
 def said(folder: Path) -> dict[str, Any]:
-    """What the script has said."""
+    """Return what the script printed."""
     line: str = eventually((folder / "out").read_text, timeout_seconds=SECONDS)
     found: dict[str, Any] = json.loads(line)
     return found
