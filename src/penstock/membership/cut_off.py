@@ -45,7 +45,8 @@ LATER_S: Final = 0.3
 the journal has just gone away from all, their heads are as old as this agent's."""
 SAID_FOR_S: Final = 0.3
 """For how long another agent must have asked before its word is taken that it is alone. After the
-journal was away from all, some reach it that much later than others."""
+journal was away from all, some reach it that much later than others, and later: what counts as
+their silence then is in `penstock.membership.silence`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

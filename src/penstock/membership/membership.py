@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.membership.silence import SilenceDetector, Standing
 from penstock.model.errors import ConflictError, FencedError, PenstockError
-from penstock.order.head_watch import HeadWatch
 from penstock.ports.clock import Clock
 from penstock.state.answers import Refused
 from penstock.state.commands import (
@@ -61,8 +60,8 @@ class MembershipSettings:
     agent_timeout_ms: int = 1_500
     """Silence after which a fence is proposed."""
     rejoin_ms: int = 3_000
-    """After a break of the journal silence begins to count this much later: others reconnect
-    with a back-off, and must not be accused of that."""
+    """The most time that others are given to reconnect after the journal was away: as long as it
+    was away, since their pauses double, and no longer than this."""
     others_first_ms: int = 3_000
     """How long an agent leaves a feature level to the one whose turn it is to propose it."""
 
@@ -99,14 +98,17 @@ class Membership:
         self._settings = settings or MembershipSettings()
         self._heartbeat_s = self._settings.heartbeat_ms / 1000
         timeout_s = self._settings.agent_timeout_ms / 1000
-        self._silence = SilenceDetector(timeout_s)
         # What hides an agent for less than this leaves it time for a beat before it is accused.
-        self._watch = HeadWatch(max(timeout_s - 1.5 * self._heartbeat_s, self._heartbeat_s / 2))
+        spare_s = max(timeout_s - 1.5 * self._heartbeat_s, self._heartbeat_s / 2)
+        self._silence = SilenceDetector(
+            timeout_s,
+            away_s=min(self._heartbeat_s, spare_s),
+            rejoin_s=self._settings.rejoin_ms / 1000,
+        )
         self.quiet: frozenset[int] = frozenset()
         """Agents that have missed a beat, or say that they are alone. Clients are better sent
         elsewhere meanwhile, which costs nothing where it was wrong; nothing else may depend on
         it."""
-        self._started_s = 0.0
         self._position = -1
         self._answered_s = 0.0
         self._own_position = -1
@@ -126,7 +128,7 @@ class Membership:
     def start(self) -> None:
         """Begin to beat and to listen."""
         self._loop = asyncio.get_running_loop()
-        self._started_s = self._own_s = self._answered_s = self._clock.monotonic_s()
+        self._own_s = self._answered_s = self._clock.monotonic_s()
         self._tick()
 
     async def close(self) -> None:
@@ -247,7 +249,6 @@ class Membership:
             # A journal that can be read and takes no entries keeps everybody silent. What shows
             # that it takes them are this agent's own.
             answered_s = min(answered_s, self._own_s + self._heartbeat_s)
-        self._watch.look(now_s, answered_s)
         self._silence.look(
             (
                 Standing(agent.agent_id, agent.epoch, view.last_position(agent.agent_id))
@@ -255,6 +256,7 @@ class Membership:
                 if agent.live and agent.agent_id != self._me
             ),
             now_s,
+            answered_s=answered_s,
         )
 
     def _is_over(self) -> bool:
@@ -285,18 +287,8 @@ class Membership:
             self._beats.add(beat)
             beat.add_done_callback(self._beats.discard)
 
-    def _answering_since_s(self) -> float | None:
-        since_s = self._watch.since_s
-        if since_s is not None and since_s - self._started_s > self._heartbeat_s:
-            since_s += self._settings.rejoin_ms / 1000
-        return since_s
-
     def _note_quiet(self, now_s: float) -> None:
-        quiet = self._silence.suspects(
-            now_s,
-            answering_since_s=self._answering_since_s(),
-            longer_than_s=QUIET_BEATS * self._heartbeat_s,
-        )
+        quiet = self._silence.suspects(now_s, longer_than_s=QUIET_BEATS * self._heartbeat_s)
         self.quiet = frozenset(standing.agent for standing in quiet) | {
             agent.agent_id
             for agent in self._view.agents()
@@ -322,12 +314,9 @@ class Membership:
             self._propose(f"fence agent {agent}", command)
 
     def _too_silent(self, now_s: float) -> list[Standing]:
-        since_s = self._answering_since_s()
-        suspects = self._silence.suspects(now_s, answering_since_s=since_s)
+        suspects = self._silence.suspects(now_s)
         sooner = self._silence.suspects(
-            now_s,
-            answering_since_s=since_s,
-            longer_than_s=self._settings.agent_timeout_ms / 1000 * CUT_OFF_SHARE,
+            now_s, longer_than_s=self._settings.agent_timeout_ms / 1000 * CUT_OFF_SHARE
         )
         return [one for one in sooner if one in suspects or self._is_alone(one.agent, one.epoch)]
 

@@ -185,6 +185,38 @@ async def test_an_agent_that_reconnects_later_than_others_is_not_accused_of_it(
     assert status(world, 2) is AgentStatus.LIVE
 
 
+@pytest.mark.parametrize(("away_s", "timeout_ms"), [(0.7, 1_500), (1.1, 2_000), (6.0, 8_000)])
+async def test_an_agent_that_reconnects_later_is_not_accused_after_an_outage_below_the_timeout(
+    world: World, monkeypatch: pytest.MonkeyPatch, away_s: float, timeout_ms: int
+) -> None:
+    """It says that it is alone, which is true for as long as its pause goes on."""
+    settings = MembershipSettings(agent_timeout_ms=timeout_ms)
+    first, late = await world.cluster(1, 2, membership=settings)
+    await asyncio.sleep(2)
+    connected = asyncio.Event()
+    append = late.journal._journal.append
+
+    async def reconnecting(body: bytes) -> int:
+        await connected.wait()
+        return await append(body)
+
+    assert first.company.cut_off is not None
+    for _ in range(3):
+        connected.clear()
+        late.journal.append = reconnecting
+        world.journal.go_away()
+        await asyncio.sleep(away_s)
+        monkeypatch.setattr(first.company.cut_off, "says_it_is_alone", lambda *_: True)
+        world.journal.come_back()
+        await asyncio.sleep(min(away_s, 1.0))
+        connected.set()
+        monkeypatch.undo()
+        await asyncio.sleep(8)
+        assert status(world, 2) is AgentStatus.LIVE
+    late.kill()
+    await until(lambda: status(world, 2) is AgentStatus.FENCED, timeout_s=timeout_ms / 1000 + 1)
+
+
 async def test_nobody_is_fenced_because_the_journal_took_no_entries(world: World) -> None:
     """It can be read all the time: silence is everybody's."""
     agents = await world.cluster(1, 2, 3)
