@@ -224,6 +224,7 @@ async def test_an_object_of_the_restore_window_is_deleted_after_the_window(world
     assert key not in world.store.objects
 
 
+@pytest.mark.slow
 async def test_no_orphan_is_condemned_before_archive_and_journal_were_compared(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,6 +247,7 @@ async def test_no_orphan_is_condemned_before_archive_and_journal_were_compared(
     assert await one.do(keeper.condemn_orphans()) == 1
 
 
+@pytest.mark.slow
 async def test_agents_whose_states_differ_archive_and_delete_nothing(world: World) -> None:
     world.archive = ArchiveSettings(snapshot_interval_ms=60_000)
     hosts = await world.begin()

@@ -70,6 +70,7 @@ def test_lowering_connections_max_is_said_once(caplog: pytest.LogCaptureFixture)
     assert f"connections_max is {limit - kept} instead of {limit}" in record.getMessage()
 
 
+@pytest.mark.slow
 def test_a_server_that_starts_fits_itself_into_its_limit(tmp_path: Path) -> None:
     code = f"""
         import resource

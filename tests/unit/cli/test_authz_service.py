@@ -87,6 +87,7 @@ def test_an_earlier_position_is_recovered_beside_the_running_service(
     assert "give one of both" in str(both.exception)
 
 
+@pytest.mark.slow
 def test_without_a_key_the_error_says_what_to_do(server: AuthzProcess) -> None:
     result = CliRunner().invoke(root, ["authz", "key", "list"], env={"PENSTOCK_AUTHZ_KEY": ""})
     assert "use --key-file DIR/key, or set PENSTOCK_AUTHZ_KEY" in str(result.exception)

@@ -93,6 +93,7 @@ async def test_what_is_committed_and_deleted_while_they_are_read_is_not_lost(one
     assert one.groups._memory.groups["g"].offsets.known() is not None
 
 
+@pytest.mark.slow
 async def test_many_offsets_are_committed_and_deleted_in_commands_of_so_many(one: World) -> None:
     topic_id = one.topic("flights").topic_id
     noted = Noted(one)

@@ -240,6 +240,7 @@ async def test_an_agent_that_ends_in_order_hands_its_groups_over_first(world: Wo
     assert world.loop.time() - started_s < 0.1
 
 
+@pytest.mark.slow
 async def test_sessions_do_not_end_while_nobody_can_be_heard(world: World) -> None:
     agents = await world.cluster(1, 2, 3)
     await agents[0].topic("flights")
@@ -267,6 +268,7 @@ async def after_an_outage(world: World) -> None:
     await until(lambda: owner.shards.error("g") is GroupError.NONE, timeout_s=5)
 
 
+@pytest.mark.slow
 async def test_clients_that_gave_their_membership_up_in_an_outage_go_on_at_once(
     world: World,
 ) -> None:
@@ -294,6 +296,7 @@ async def test_clients_that_gave_their_membership_up_in_an_outage_go_on_at_once(
     }
 
 
+@pytest.mark.slow
 async def test_a_newcomer_takes_no_place_of_a_member_that_was_heard_again(world: World) -> None:
     agents = await world.cluster(1, 2, 3)
     await agents[0].topic("flights")
@@ -310,6 +313,7 @@ async def test_a_newcomer_takes_no_place_of_a_member_that_was_heard_again(world:
     await asyncio.gather(heard.join(session_s=10.0), joining)
 
 
+@pytest.mark.slow
 async def test_a_newcomer_of_another_client_id_takes_nobodys_place(world: World) -> None:
     agents = await world.cluster(1, 2, 3)
     await agents[0].topic("flights")

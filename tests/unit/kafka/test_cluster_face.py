@@ -6,6 +6,8 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from penstock.kafka.errors import ErrorCode
 from penstock.state.cluster_tables import group_shard
 from penstock.state.commands import ClaimShard, DeleteTopic
@@ -16,6 +18,7 @@ from support.group_client import GroupClient, first_error
 LAG_S = 0.7
 
 
+@pytest.mark.slow
 async def test_ends_of_partitions_never_go_back_for_a_client_that_moves(world: World) -> None:
     agents = await world.cluster(1, 2, 3)
     await agents[0].topic("flights")

@@ -17,6 +17,7 @@ from support.group_client import GroupClient
 from support.waiting import until
 
 
+@pytest.mark.slow
 async def test_clients_are_shown_agents_of_their_zone_as_leaders(world: World) -> None:
     agents = await zoned(world)
     for agent in agents:
@@ -102,6 +103,7 @@ async def test_sizes_of_partitions_are_told_once_in_the_whole_cluster(world: Wor
     assert told == dict.fromkeys(range(60), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
@@ -133,6 +135,7 @@ async def test_topics_may_ask_for_some_replicas_whatever_the_number_of_brokers(
     assert await create(agents[1], "new", **fields) == error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [-1, 1, 2, 3, 6])
 async def test_replicas_are_the_same_wherever_a_client_asks(world: World, factor: int) -> None:
     agents = await zoned(world, level_max=FEATURE_LEVEL_MAX)

@@ -122,6 +122,7 @@ LONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LONG)
 async def test_no_request_of_many_partitions_holds_the_loop(client: Client, name: str) -> None:
     handler, version, body = LONG[name]
@@ -281,6 +282,7 @@ async def test_a_fetch_waits_for_records_no_longer_than_until_something_else_is_
         assert [(await reply(reader))[0] for _ in range(2)] == [5, 6]
 
 
+@pytest.mark.slow
 async def test_a_long_fetch_hears_what_is_asked_while_it_collects(rig: Rig, client: Client) -> None:
     await rig.topic("wide", WIDE)
     body = fetch_body(("wide", [wanted(n) for n in range(WIDE)]), wait_ms=600_000)

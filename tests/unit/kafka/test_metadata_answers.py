@@ -32,6 +32,7 @@ ANSWERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaders", [(7,), (7, 8, 9)])
 @pytest.mark.parametrize("version", range(14))
 def test_pieces_and_length_are_those_of_the_whole(

@@ -67,6 +67,7 @@ async def received(broker: Any, server: Any, clients: Any, *bodies: bytes) -> As
     await until(lambda: server.data.used_bytes == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [NAMELESS, LONG_NAMES])
 async def test_long_answers_wait_for_room_before_their_work_begins(
     limited: Any, body: bytes

@@ -98,6 +98,7 @@ async def test_what_has_no_room_in_the_turn_is_not_begun() -> None:
     assert many.walk.work == packed.walk.decoded_bytes == 0
 
 
+@pytest.mark.slow
 async def test_a_short_batch_overtakes_a_long_one_and_few_are_begun() -> None:
     pool = ByHand()
     checks = RecordChecks(pool)
@@ -181,6 +182,7 @@ async def test_closing_forgets_what_waits() -> None:
     assert not pool.jobs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 async def test_the_loop_turns_while_many_records_are_checked(
     codec: str, monkeypatch: pytest.MonkeyPatch

@@ -291,6 +291,7 @@ async def test_nothing_is_trimmed_that_the_store_does_not_hold(
     assert await state_of(cluster, "new") == await true_state(agent)
 
 
+@pytest.mark.slow
 async def test_old_snapshots_and_the_rows_before_them_are_deleted_past_the_window(
     cluster: Cluster,
 ) -> None:
@@ -309,6 +310,7 @@ async def test_old_snapshots_and_the_rows_before_them_are_deleted_past_the_windo
     assert await state_of(cluster, "new") == await true_state(agent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [0, 1])
 async def test_the_snapshot_before_an_open_lost_history_is_kept(
     cluster: Cluster, behind: int
@@ -338,6 +340,7 @@ async def test_the_snapshot_before_an_open_lost_history_is_kept(
     assert await archive_of(cluster).snapshots() == names[-4:]
 
 
+@pytest.mark.slow
 async def test_a_snapshot_of_a_time_that_was_ahead_holds_back_nothing_for_ever(
     cluster: Cluster,
 ) -> None:
@@ -369,6 +372,7 @@ async def test_a_snapshot_of_a_time_that_was_ahead_holds_back_nothing_for_ever(
     assert await archive_of(cluster).snapshots() == names[-4:]
 
 
+@pytest.mark.slow
 async def test_a_snapshot_goes_through_files_and_not_through_memory(
     cluster: Cluster, tmp_path: Path
 ) -> None:

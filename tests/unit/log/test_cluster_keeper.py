@@ -50,6 +50,7 @@ async def test_retention_by_count_is_what_one_agent_proposes_and_all_follow(
         assert (agent.log.log_start(key), agent.log.high_watermark(key)) == (4, 8)
 
 
+@pytest.mark.slow
 async def test_what_a_live_agent_may_still_name_stays_and_its_failures_it_condemns_itself(
     cluster: Cluster,
 ) -> None:
@@ -183,6 +184,7 @@ async def test_a_clock_that_is_ahead_ends_no_grace(cluster: Cluster) -> None:
     assert await agent.log.keeper.delete_condemned() == 0
 
 
+@pytest.mark.slow
 async def test_keys_of_epochs_that_are_not_known_here_are_left_alone(cluster: Cluster) -> None:
     one, two = await cluster.agent(1), await cluster.agent(2)
     await one.catch_up()

@@ -77,6 +77,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_cut_backup_is_refused_by_restore_and_can_be_made_anew(
     source: Path, tmp_path: Path
 ) -> None:

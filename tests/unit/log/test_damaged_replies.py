@@ -44,6 +44,7 @@ class Caches(ScriptedStore):
         return Versioned(flipped(found, self.random) if self.everywhere else found, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["wal", "object"])
 @pytest.mark.parametrize("size", [10, 30_000])
 async def test_what_came_damaged_is_read_from_the_store_itself(

@@ -29,6 +29,7 @@ def place_foreign(agent: ClusterAgent, *numbers: int) -> dict[str, bytes]:
     return placed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [OBJECT, WAL], ids=["object", "wal"])
 def test_its_number_is_skipped(
     tmp_path: Path, options: dict[str, Any], caplog: pytest.LogCaptureFixture

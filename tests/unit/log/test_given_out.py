@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from penstock.model.epochs import epoch_floor
 from penstock.model.ids import PartitionKey, topic_key_of
 from penstock.recovery.point_in_time import Moment
@@ -67,6 +69,7 @@ def none_is_shared(*logs: GivenOut) -> None:
         assert sum(map(len, found)) == len(set().union(*found)), (kind, found)
 
 
+@pytest.mark.slow
 def test_of_a_backup(tmp_path: Path) -> None:
     """Backed up, restored twice, one of them restored again; and the source goes on."""
     source, to = tmp_path / "source", memory_store(tmp_path / "a")

@@ -68,6 +68,7 @@ async def append_everywhere(rig: Rig, expected: list[tuple[int, int]]) -> None:
             assert await labels(rig.log, key) == expected, (step, name)
 
 
+@pytest.mark.slow
 def test_each_restore_of_a_backup_begins_an_epoch(tmp_path: Path) -> None:
     """What is appended behind it, and only that, is of it."""
 

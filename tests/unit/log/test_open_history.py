@@ -13,6 +13,7 @@ from support.cluster_rig import Cluster, passing
 from unit.log.lost_journals import close_history, lose, lost_of
 
 
+@pytest.mark.slow
 async def test_objects_of_the_lost_history_are_kept_until_it_is_closed(cluster: Cluster) -> None:
     """To the state that is left they are orphans of an epoch that is over."""
     agent = await cluster.agent(1)
@@ -84,6 +85,7 @@ async def test_what_an_open_history_holds_back_is_condemned_once_it_is_closed(
     assert (3, gone.order.epoch) in keeper._orphans._swept
 
 
+@pytest.mark.slow
 async def test_no_orphan_is_condemned_before_the_archive_was_compared(cluster: Cluster) -> None:
     """A keeper that has just started knows nothing of a loss that only the archive shows."""
     agent = await cluster.agent(1)
@@ -152,6 +154,7 @@ async def test_a_wal_is_copied_before_it_is_opened_while_a_lost_history_is_open(
     assert (folder / "wal").exists()
 
 
+@pytest.mark.slow
 async def test_what_is_archived_of_a_closed_history_goes_with_the_restore_window(
     cluster: Cluster,
 ) -> None:

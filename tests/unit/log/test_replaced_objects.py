@@ -218,6 +218,7 @@ async def test_an_object_that_is_replaced_all_the_time_is_damage_and_not_waited_
     assert await two.read_all(key) == list(enumerate(mine))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache_blocks", [2, 50], ids=["oversize", "blocks"])
 def test_an_object_whose_version_changes_from_answer_to_answer_is_served_by_its_sum(
     tmp_path: Path,

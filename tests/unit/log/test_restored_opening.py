@@ -72,6 +72,7 @@ def topics_in(path: Path) -> list[str]:
         queries.close()
 
 
+@pytest.mark.slow
 async def test_what_no_listing_shows_is_found_by_its_key(cluster: Cluster) -> None:
     other, store, state = await restored_cluster(cluster)
     assert [info.key async for info in store.list("")] == []
@@ -82,6 +83,7 @@ async def test_what_no_listing_shows_is_found_by_its_key(cluster: Cluster) -> No
     assert "t" in topics_in(path)
 
 
+@pytest.mark.slow
 async def test_without_it_the_start_waits_and_nothing_is_made(cluster: Cluster) -> None:
     other, store, state = await restored_cluster(cluster)
     key = state.beginning.snapshot.key
@@ -98,6 +100,7 @@ async def test_without_it_the_start_waits_and_nothing_is_made(cluster: Cluster) 
     await order.close()
 
 
+@pytest.mark.slow
 async def test_a_later_snapshot_that_is_listed_does_as_well(cluster: Cluster) -> None:
     other, store, state = await restored_cluster(cluster)
     await open_first(other)
@@ -121,6 +124,7 @@ async def open_first(cluster: Cluster) -> None:
     await order.close()
 
 
+@pytest.mark.slow
 async def test_an_agent_that_stands_at_nothing_begins_again(cluster: Cluster) -> None:
     """An empty replica (a start that was cut) must not read on past the row."""
     other, _, state = await restored_cluster(cluster)
@@ -137,6 +141,7 @@ def other_than(digest: bytes) -> bytes:
     return digest[:-1] + bytes([digest[-1] ^ 1])
 
 
+@pytest.mark.slow
 async def test_another_state_under_the_key_is_refused(cluster: Cluster) -> None:
     # The key has the digest's first half alone.
     other, _, _ = await restored_cluster(
@@ -148,6 +153,7 @@ async def test_another_state_under_the_key_is_refused(cluster: Cluster) -> None:
     assert not path.exists()
 
 
+@pytest.mark.slow
 async def test_tables_of_two_journals_are_not_mixed(cluster: Cluster) -> None:
     other, _, _ = await restored_cluster(
         cluster, of=lambda right: replace(right, cluster_id="another-cluster-000001")
@@ -156,6 +162,7 @@ async def test_tables_of_two_journals_are_not_mixed(cluster: Cluster) -> None:
         await open_order(other, other.folder / "a.sqlite")
 
 
+@pytest.mark.slow
 async def test_a_cluster_that_an_older_release_restored_is_opened_as_ever(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -187,6 +194,7 @@ def at_position_0(snapshot: Path, target: Path) -> SnapshotInfo:
     return write_snapshot(database, target)
 
 
+@pytest.mark.slow
 async def test_the_archive_of_a_restored_cluster_begins_after_its_beginning(
     cluster: Cluster,
 ) -> None:
@@ -218,6 +226,7 @@ async def leave_behind(cluster: Cluster, parent: Cluster, *, above: str) -> str:
     raise AssertionError("none is listed after it")
 
 
+@pytest.mark.slow
 def test_the_state_that_a_killed_restore_left_there_is_passed_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

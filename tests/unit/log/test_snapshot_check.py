@@ -116,6 +116,7 @@ async def test_below_the_level_of_digests_nothing_is_compared(cluster: Cluster) 
     assert archiver.refused_count == archiver.uncompared_count == 0
 
 
+@pytest.mark.slow
 async def test_another_process_finds_the_same(cluster: Cluster, tmp_path: Path) -> None:
     agent = await begin(cluster)
     archiver = archiver_of(agent)

@@ -102,6 +102,7 @@ def test_after_a_long_pause_nothing_is_deleted_before_the_clock_has_stood(tmp_pa
     run_rig(tmp_path, come_back, clock=clock)
 
 
+@pytest.mark.slow
 async def test_a_skew_that_was_seen_is_not_forgotten_at_once(cluster: Cluster) -> None:
     """Between the database's clock and this host's: one of them is wrong, and may be again."""
     agent = await cluster.agent(1)
@@ -198,6 +199,7 @@ def test_a_time_that_was_set_back_is_set_back_after_a_crash_too(tmp_path: Path) 
     run_rig(tmp_path, look, clock=clock)
 
 
+@pytest.mark.slow
 async def test_clocks_of_a_cluster_that_were_ahead_together_heal(cluster: Cluster) -> None:
     """The database's and all agents': journal time follows them, and comes back with them."""
     one, two = await cluster.agent(1), await cluster.agent(2)

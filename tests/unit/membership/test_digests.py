@@ -171,6 +171,7 @@ async def writes(member: Member, name: str) -> bool:
     return isinstance(answer, TopicCreated)
 
 
+@pytest.mark.slow
 async def test_agents_that_are_equal_go_on(world: World) -> None:
     members = await world.begin(3)
     await world.a_round()
@@ -409,6 +410,7 @@ async def test_an_agent_that_cannot_hash_now_is_waited_for(world: World) -> None
         assert await writes(member, f"by-{member.agent_id}")
 
 
+@pytest.mark.slow
 async def test_who_does_not_answer_is_named_once(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -486,6 +488,7 @@ async def test_a_state_of_an_older_round_or_of_another_epoch_is_not_hashed(world
     assert hashed == []
 
 
+@pytest.mark.slow
 async def test_the_note_of_a_difference_stays_until_another_agent_was_equal(world: World) -> None:
     good, bad, other = await world.begin(3)
     bad.flip()

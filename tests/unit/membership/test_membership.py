@@ -54,6 +54,7 @@ async def test_a_killed_agent_is_fenced_soon_and_only_it(world: World) -> None:
     assert status(world, 3) is AgentStatus.LIVE
 
 
+@pytest.mark.slow
 async def test_a_silent_agent_is_quiet_before_it_is_fenced_and_one_that_beats_never_is(
     world: World,
 ) -> None:
@@ -316,6 +317,7 @@ async def test_an_agent_is_drained_and_taken_back_and_removed(world: World) -> N
     assert [known.agent_id for known in first.view.agents()] == [1]
 
 
+@pytest.mark.slow
 async def test_an_agent_whose_replica_lags_is_not_taken_for_dead(world: World) -> None:
     agents = await world.cluster(1, 2)
     agents[1].journal.lag_s = 1.4

@@ -81,6 +81,7 @@ def test_other_errors_end_the_run_at_once() -> None:
     assert len(task.calls) < 10, "the others were cancelled"
 
 
+@pytest.mark.slow
 def test_a_lost_process_costs_nothing_but_time(tmp_path: Path) -> None:
     items = [str(tmp_path / str(number)) for number in range(3)]
     # Each death fails what else the pool holds, so each item may be lost three times.

@@ -289,6 +289,7 @@ def test_the_old_export_stays_if_the_topic_is_gone(
     assert rows_of(api, copy) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["file", "manifest", "deletion"])
 def test_an_export_over_another_leaves_one_whole_wherever_it_is_cut(
     api: ApiServer,

@@ -175,6 +175,7 @@ def test_one_that_met_another_s_marker_tries_again(files: TableFiles, tmp_path: 
     assert jobs.rests == [1, 2]
 
 
+@pytest.mark.slow
 def test_nothing_stays_where_the_journal_does_not_answer(files: TableFiles, tmp_path: Path) -> None:
     url = f"file://{tmp_path}"
 

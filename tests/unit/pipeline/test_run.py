@@ -60,6 +60,7 @@ def end(process: "subprocess.Popen[str]") -> str:
     return errors
 
 
+@pytest.mark.slow
 def test_the_scheduler_loads_nothing_of_what_jobs_run_on() -> None:
     """Its child process runs the jobs: these libraries would cost this one memory and CPU."""
     program = (
@@ -82,6 +83,7 @@ def rows_in(warehouse: Path) -> int:
     return sum(pq.read_metadata(path).num_rows for path in warehouse.rglob("*.parquet"))
 
 
+@pytest.mark.slow
 def test_topics_with_a_table_get_one_and_a_signal_ends_it_well(
     api: ApiServer, tmp_path: Path
 ) -> None:
@@ -125,6 +127,7 @@ def test_topics_with_a_table_get_one_and_a_signal_ends_it_well(
     assert [row.table for row in api.client.tables()] == [f"penstock.{name.replace('-', '_')}"]
 
 
+@pytest.mark.slow
 def test_once_runs_each_job_once_and_tells_a_failure_by_its_status(
     api: ApiServer, tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ class Never:
         return False
 
 
+@pytest.mark.slow
 def test_it_says_what_the_next_run_reads(api: ApiServer, tmp_path: Path) -> None:
     topic_id = api.create("a.b", 2, ENABLED)
     api.create("plain")

@@ -92,6 +92,7 @@ def test_the_high_watermark_of_a_reader_is_the_last_stable_offset(
     assert (state.high_watermark, state.last_stable) == (9, 9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bytes_max", [1, 100, 1 << 20])
 def test_ranges_have_no_aborted_record_and_no_marker(
     api: ApiServer, topic: str, bytes_max: int
@@ -225,6 +226,7 @@ def test_a_time_at_which_nothing_may_be_read_yet_has_no_record(api: ApiServer) -
     assert rows(api, name, **options, startingOffsetsByTimestampStrategy="latest") == []
 
 
+@pytest.mark.slow
 def test_verify_reads_what_is_open_and_aborted_too(api: ApiServer, topic: str) -> None:
     findings = verify_cluster(api.client, LocalEngine(1)).findings
     assert not [finding for finding in findings if topic in f"{finding.subject} {finding.detail}"]

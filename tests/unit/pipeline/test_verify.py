@@ -75,6 +75,7 @@ def test_a_whole_cluster_is_read_and_has_no_findings(api: ApiServer) -> None:
     assert report.ok
 
 
+@pytest.mark.slow
 def test_what_was_joined_while_it_is_read_is_no_finding(api: ApiServer) -> None:
     topic_id = fill(api)
     done = False
@@ -93,6 +94,7 @@ def test_what_was_joined_while_it_is_read_is_no_finding(api: ApiServer) -> None:
     assert done
 
 
+@pytest.mark.slow
 def test_a_run_in_a_wal_whose_beginning_was_deleted_is_no_finding(api: ApiServer) -> None:
     api.create("flights", 2)
     api.produce("flights", 0, count=10)
@@ -106,6 +108,7 @@ def test_a_run_in_a_wal_whose_beginning_was_deleted_is_no_finding(api: ApiServer
     assert report.records == 10 + 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("at", "detail"), [(80, "CRC-32C differs"), (15, "leader epoch 1 where")])
 def test_a_flipped_bit_in_a_batch_is_damage(
     api: ApiServer, tmp_path: Path, at: int, detail: str
@@ -125,6 +128,7 @@ def test_a_flipped_bit_in_a_batch_is_damage(
     assert not report.ok
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_an_index_is_damage(api: ApiServer, tmp_path: Path) -> None:
     topic_id = fill(api)
     key = next(iter(objects_of(api, topic_id)))
@@ -137,6 +141,7 @@ def test_a_flipped_bit_in_an_index_is_damage(api: ApiServer, tmp_path: Path) -> 
     assert kinds(verify(api)) == [FindingKind.DAMAGED]
 
 
+@pytest.mark.slow
 def test_batches_that_are_not_the_journals_are_damage(api: ApiServer, tmp_path: Path) -> None:
     """A batch whose CRC is right, with other offsets than are due."""
     topic_id = fill(api)
@@ -153,6 +158,7 @@ def test_batches_that_are_not_the_journals_are_damage(api: ApiServer, tmp_path: 
     assert "is due" in report.findings[0].detail
 
 
+@pytest.mark.slow
 def test_batches_of_a_raw_object_in_another_order_are_damage(
     api: ApiServer, tmp_path: Path
 ) -> None:
@@ -177,6 +183,7 @@ def test_batches_of_a_raw_object_in_another_order_are_damage(
     assert "sum differs" in report.findings[0].detail
 
 
+@pytest.mark.slow
 def test_every_run_has_its_sum_however_it_came(api: ApiServer) -> None:
     """Produced, uploaded, written by a job, joined."""
     topic_id = fill(api)
@@ -189,6 +196,7 @@ def test_every_run_has_its_sum_however_it_came(api: ApiServer) -> None:
     assert verify(api).findings == []
 
 
+@pytest.mark.slow
 def test_a_join_of_other_batches_is_refused(api: ApiServer) -> None:
     """The agent's index check finds nothing wrong with it."""
     topic_id = fill(api)
@@ -199,6 +207,7 @@ def test_a_join_of_other_batches_is_refused(api: ApiServer) -> None:
     assert verify(api).ok
 
 
+@pytest.mark.slow
 def test_records_that_a_batch_lacks_are_damage(api: ApiServer, tmp_path: Path) -> None:
     """An idempotent producer's batch with fewer records than offsets, its CRC made right."""
     topic_id = api.create("orders")
@@ -218,6 +227,7 @@ def test_records_that_a_batch_lacks_are_damage(api: ApiServer, tmp_path: Path) -
     assert "9 of 10 records" in report.findings[0].detail
 
 
+@pytest.mark.slow
 def test_a_missing_object_is_found_once(api: ApiServer, tmp_path: Path) -> None:
     topic_id = fill(api)
     key = next(iter(objects_of(api, topic_id)))
@@ -228,6 +238,7 @@ def test_a_missing_object_is_found_once(api: ApiServer, tmp_path: Path) -> None:
     assert report.findings[0].subject == key
 
 
+@pytest.mark.slow
 def test_a_cut_object_is_damage(api: ApiServer, tmp_path: Path) -> None:
     topic_id = fill(api)
     change(tmp_path, next(iter(objects_of(api, topic_id))), lambda body: body[:-1])
@@ -235,6 +246,7 @@ def test_a_cut_object_is_damage(api: ApiServer, tmp_path: Path) -> None:
     assert set(kinds(report)) == {FindingKind.DAMAGED}
 
 
+@pytest.mark.slow
 def test_an_orphan_is_told_and_is_no_damage(api: ApiServer, tmp_path: Path) -> None:
     fill(api)
     with JobLease(api.client, kind="compaction", name="test") as job:
@@ -248,6 +260,7 @@ def test_an_orphan_is_told_and_is_no_damage(api: ApiServer, tmp_path: Path) -> N
     assert report.ok
 
 
+@pytest.mark.slow
 def test_the_command_prints_findings_and_tells_damage_by_its_status(
     api: ApiServer, tmp_path: Path
 ) -> None:

@@ -117,6 +117,7 @@ def test_broken_records_are_told_in_the_same_words(name: str) -> None:
     assert with_it == without
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, 100, 8192])
 @pytest.mark.parametrize("time", [3, 100, 10**6])
 def test_a_byte_that_is_wrong_anywhere_in_a_run_is_seen(first: int, time: int) -> None:

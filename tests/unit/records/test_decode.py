@@ -62,6 +62,7 @@ def test_cut_bytes_are_invalid(codec: str, length: int) -> None:
     assert caught.value.fault is BatchFault.INVALID
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere RLIMIT_AS bounds nothing")
 def test_bombs_fail_in_a_process_that_could_not_hold_them() -> None:
     """Each is 4 GiB of zeros, the process may have 1 GiB."""

@@ -109,6 +109,7 @@ def test_a_snappy_block_that_announces_much_costs_nothing() -> None:
         read_all("snappy", b"\xff\xff\xff\xff\x0f" + bytes(100))
 
 
+@pytest.mark.slow
 def test_a_bomb_takes_the_memory_of_a_piece() -> None:
     """In a process that has no room for what it gives: 256 MiB of each codec."""
     script = """

@@ -129,6 +129,7 @@ def was_used_again(rig: Rig) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_the_wal_may_be_recycled_and_runs_joined_while_it_is_read(tmp_path: Path) -> None:
     """Before each read of the WAL the live log moves all of it to segments and goes on."""
 
@@ -186,6 +187,7 @@ def test_the_wal_may_be_recycled_and_runs_joined_while_it_is_read(tmp_path: Path
     assert all(after[key].startswith(value) for key, value in before.items())
 
 
+@pytest.mark.slow
 def test_what_was_trimmed_while_it_was_read_makes_it_copy_the_state_anew(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
         (key,) = await rig.topic("t")
@@ -371,6 +373,7 @@ def verified(backup: Path) -> VerifyReport:
     )
 
 
+@pytest.mark.slow
 def test_a_backup_needs_neither_the_volume_nor_the_bucket_of_its_source(tmp_path: Path) -> None:
     """A directory that reads what it inherited in a cluster's bucket, with records in its own WAL
     and objects, is backed up, and then both are deleted."""

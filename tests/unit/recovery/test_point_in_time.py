@@ -27,6 +27,7 @@ from support.restored_clusters import (
 from support.state_rows import group_offsets
 
 
+@pytest.mark.slow
 async def test_a_cluster_is_made_of_the_bucket_alone_as_of_any_moment(cluster: Cluster) -> None:
     _, _, history = await history_of(cluster)
     left = await kill(cluster)
@@ -47,6 +48,7 @@ async def test_a_cluster_is_made_of_the_bucket_alone_as_of_any_moment(cluster: C
     assert {key: data for key, (data, _) in cluster.store.objects.items()} == left
 
 
+@pytest.mark.slow
 async def test_the_new_cluster_goes_on_and_never_deletes_what_is_its_parents(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -147,6 +149,7 @@ async def test_agents_groups_and_claims_of_the_parent_are_not_those_of_the_new_o
     assert again.order.epoch > epoch, "no entry of the parent's can be one of the new one's"
 
 
+@pytest.mark.slow
 async def test_bytes_that_were_in_a_wal_are_found_where_they_went_later(cluster: Cluster) -> None:
     agent = await cluster.agent(1, wal=True, durability="wal", segment_age_ms=5_000)
     archiver = archiver_of(agent)
@@ -183,6 +186,7 @@ async def test_bytes_that_were_in_a_wal_are_found_where_they_went_later(cluster:
     assert offset == 6, "the lost offset is a gap, not given again"
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_restored_is_told(cluster: Cluster) -> None:
     with pytest.raises(NotFoundError, match="no archive"):
         await restored(cluster, Moment())

@@ -41,6 +41,7 @@ def beat(agent: ClusterAgent) -> None:
     agent.beating = agent.cluster.loop.create_task(agent.cluster._beat(agent))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_snapshot", [True, False])
 async def test_moments_after_a_setting_back_need_no_snapshot(
     cluster: Cluster, *, has_snapshot: bool

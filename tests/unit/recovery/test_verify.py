@@ -208,6 +208,7 @@ def test_damage_of_a_segment_is_named(data: Path, damage: Callable[[Path], None]
     assert segment_of(data).name in text(report)
 
 
+@pytest.mark.slow
 def test_every_bit_of_a_run_in_a_segment_counts(data: Path) -> None:
     """Base offset, length and leader epoch lie outside a batch's CRC, and are checked against the
     state."""

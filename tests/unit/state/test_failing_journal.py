@@ -40,6 +40,7 @@ async def test_a_journal_that_is_away_costs_a_deadline_and_no_more(world: World)
     assert agent.stopped is None
 
 
+@pytest.mark.slow
 async def test_too_much_that_waits_is_refused(world: World) -> None:
     agent = await world.started(1)
     world.journal.go_away()

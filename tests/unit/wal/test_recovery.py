@@ -313,6 +313,7 @@ def test_names_past_the_last_frame_are_damage() -> None:
     assert stretch.end == end + 4096
 
 
+@pytest.mark.slow
 def test_a_file_that_was_cut_short_is_damaged_from_the_cut_on() -> None:
     device, places = _three_frames()
     whole = device.open(FILE).read_at(0, FILE_BYTES)

@@ -112,6 +112,7 @@ def test_offsets_are_looked_up_by_time(api: ApiServer) -> None:
         api.client.offsets([("x", 0, 0)])
 
 
+@pytest.mark.slow
 def test_more_times_than_a_call_takes_are_looked_up(api: ApiServer) -> None:
     """As a read by timestamp over that many partitions asks for."""
     topic_id = api.create("t")
@@ -236,6 +237,7 @@ def _is_gone(api: ApiServer, key: str) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_many_threads_share_a_client(api: ApiServer) -> None:
     topic_id = api.create("t", configs={"retention.ms": "-1"})
     for _ in range(10):

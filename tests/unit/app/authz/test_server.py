@@ -250,6 +250,7 @@ async def test_the_tests_of_a_policy_have_a_time_together(
         assert "an inline query was stopped" in answer["message"]
 
 
+@pytest.mark.slow
 async def test_policies_and_facts_of_many_clients_leave_no_fact_that_is_not_accepted(
     server: AuthzServer,
 ) -> None:

@@ -152,6 +152,7 @@ def numbered(count: int, begin: int = 0) -> list[bytes]:
     return [b"%d " % number + VALUE for number in range(begin, begin + count)]
 
 
+@pytest.mark.slow
 async def test_a_worker_moves_and_keeps_what_the_database_lacks(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ def test_one_plan_serves_all_values_of_a_shape_and_each_action_has_its_own():
     assert len(plans._plans) == 3
 
 
+@pytest.mark.slow
 def test_plans_are_bounded():
     names = ", ".join(f'"a{n}"' for n in range(PLANS_MAX + 50))
     program = check(

@@ -353,6 +353,7 @@ HOSTILE = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_policy_is_bounded(name):
     started = time.process_time()

@@ -145,6 +145,7 @@ def _check_tree(derivation, facts, above=()):
         _check_tree(part, facts, (*above, goal))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(0.1))
 @given(st.randoms(use_true_random=False))
 def test_explanations_agree_with_the_oracle(random):

@@ -100,6 +100,7 @@ def test_inline_queries_are_asked_without_facts():
     assert results.as_json()["success"] is False
 
 
+@pytest.mark.slow
 def test_a_test_that_takes_too_many_steps_fails():
     letters = "abcdefghij"
     head = f"f({', '.join(f'{x}: Integer' for x in letters)}) if "

@@ -52,6 +52,7 @@ def test_random_questions_have_one_answer(random):
         pass
 
 
+@pytest.mark.slow
 def test_random_questions_meet_every_kind_of_plan():
     """The property above is worth something: answers aren't empty, and plans are of each kind."""
     kinds = Counter()
@@ -207,6 +208,7 @@ def test_sqlite_reads_statements_up_to_the_nesting_that_is_written():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [50, 600])
 @pytest.mark.parametrize("is_recursive", [False, True])
 def test_a_role_with_hundreds_of_ways_to_hold_is_answered(count, is_recursive):

@@ -243,6 +243,7 @@ def modelled(facts, batch):
     return after
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.lists(CHANGE, min_size=1, max_size=4), max_size=8), st.data())
 def test_a_replica_holds_what_the_model_does_however_entries_are_grouped(

@@ -45,6 +45,7 @@ def busy() -> Iterator[subprocess.Popen[str]]:
         process.stdin.close()
 
 
+@pytest.mark.slow
 def test_cpu_and_memory_of_a_child_count_and_what_was_before_does_not(
     busy: subprocess.Popen[str],
 ) -> None:
@@ -88,6 +89,7 @@ def test_without_psutil_only_what_the_system_says_itself_is_measured(
         Watch(os.getpid())
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_meanwhile_keeps_what_it_used() -> None:
     code = "import time\ns = time.process_time()\nwhile time.process_time() - s < 1: pass"
     with subprocess.Popen([sys.executable, "-c", code]) as process, Watch(process.pid) as watch:

@@ -95,6 +95,7 @@ async def test_damage_is_noted_before_a_reader_meets_it_and_the_rest_is_read(
         assert not rig.log.damages.known()
 
 
+@pytest.mark.slow
 @pytest.mark.options(scrub_bytes_per_s=1000, segment_age_ms=1 << 40)
 async def test_the_rate_bounds_what_is_read_and_a_pause_is_not_caught_up(rig: Rig) -> None:
     keys = await fill(rig, batches=200)

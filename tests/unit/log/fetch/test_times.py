@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -78,6 +79,7 @@ async def test_a_batch_that_cannot_be_decoded_answers_by_its_header(rig: Rig) ->
     assert await rig.log.offset_for_time(key, NOW) == (3, NOW + 12)
 
 
+@pytest.mark.slow
 async def test_a_batch_of_too_many_records_answers_by_its_header(rig: Rig) -> None:
     """A look-up costs a bound: 3 million empty records were 7 s of a thread."""
     count = LOOKED_AT_MAX + 1

@@ -75,6 +75,7 @@ def test_a_flipped_cell_of_a_stopped_server_is_found_by_its_start(
     assert f"its tables {table} are not what the journal's entries past" in caplog.text
 
 
+@pytest.mark.slow
 def test_any_flipped_bit_is_found_or_changes_nothing(tmp_path: Path) -> None:
     """600 bits of the file, drawn from a seed: the state is the one that was acknowledged."""
     run_rig(tmp_path / "kept", fill)
@@ -168,6 +169,7 @@ def test_a_damaged_state_is_in_no_snapshot_that_is_checked(tmp_path: Path) -> No
     run_rig(tmp_path, check)
 
 
+@pytest.mark.slow
 async def test_after_so_many_entries_the_state_is_checked_and_the_journal_trimmed(rig: Rig) -> None:
     upkeep = with_checker(rig, state_check_entries=50, snapshot_entries=20)
     (key,) = await rig.topic("t")
@@ -185,6 +187,7 @@ async def test_after_so_many_entries_the_state_is_checked_and_the_journal_trimme
     assert 0 < floors[-1] < rig.journal.position
 
 
+@pytest.mark.slow
 def test_a_check_in_a_process_of_its_own_finds_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +287,7 @@ def test_a_damaged_index_is_found_by_the_check(tmp_path: Path) -> None:
     run_rig(tmp_path, check)
 
 
+@pytest.mark.slow
 def test_a_check_looks_at_the_database_too_and_not_only_at_the_snapshot_of_it(
     tmp_path: Path,
 ) -> None:

@@ -107,6 +107,7 @@ def test_what_another_put_under_a_number_of_this_epoch_is_no_orphan(tmp_path: Pa
     run_cluster(tmp_path, test)
 
 
+@pytest.mark.slow
 def test_an_ended_epoch_is_swept_once_and_reads_no_other_objects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +170,7 @@ async def test_an_epoch_that_began_unseen_is_known_before_anything_of_it_is_cond
     assert one.log._view.agent(two.agent_id) is not None
 
 
+@pytest.mark.slow
 async def test_of_epochs_that_were_swept_those_of_fenced_agents_are_remembered(
     cluster: Cluster,
 ) -> None:

@@ -57,6 +57,7 @@ def test_what_does_not_follow_on_is_no_run() -> None:
         segment_run(PLACE, move, [views[0], views[2], views[1]])
 
 
+@pytest.mark.slow
 def test_others_have_a_turn_between_two_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ async def begin(
     return two, key, volume
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vanishes", [False, True])
 async def test_a_lost_volume_that_is_back_at_another_place_is_taken_over_from_there(
     cluster: Cluster, tmp_path: Path, *, vanishes: bool
@@ -109,6 +110,7 @@ async def test_a_lost_volume_that_is_back_at_another_place_is_taken_over_from_th
     assert len(cluster.store.objects) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vanishes", [False, True])
 async def test_a_lost_volume_that_is_back_needs_nobody_who_asks(
     cluster: Cluster, *, vanishes: bool
@@ -142,6 +144,7 @@ async def test_a_wal_that_is_damaged_meanwhile_is_told_to_who_asks(
     assert await two.read_all(key) == [(0, b"0")]
 
 
+@pytest.mark.slow
 async def test_one_that_only_the_store_holds_up_reads_the_wal_once(
     cluster: Cluster, tmp_path: Path
 ) -> None:

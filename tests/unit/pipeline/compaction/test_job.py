@@ -108,6 +108,7 @@ class Between:
             yield index, outcome
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [LocalEngine(2), LocalEngine(2, processes=True)])
 def test_records_stay_and_runs_become_few(api: ApiServer, engine: LocalEngine) -> None:
     first, second = fill(api, "a", 3), fill(api, "b", 1)
@@ -165,6 +166,7 @@ def test_what_changed_meanwhile_is_refused_and_planned_again(api: ApiServer) -> 
     assert deleted not in {place[0] for place in run_counts(api)}
 
 
+@pytest.mark.slow
 def test_agents_go_on_storing_segments_meanwhile(api: ApiServer) -> None:
     topic_id = fill(api, "t", 3)
     expected = contents(api, topic_id)
@@ -287,6 +289,7 @@ def test_it_ends_where_it_is_told_to(api: ApiServer) -> None:
     assert contents(api, topic_id)
 
 
+@pytest.mark.slow
 def test_a_lost_engine_ends_the_job_and_keeps_what_was_committed(
     api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -427,6 +427,7 @@ def test_a_client_can_choose_no_colliding_keys() -> None:
     assert {len(token) for token in drawn} == {16}
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_however_many_keys_and_bytes_there_are() -> None:
     """A partition of 8 MB with 20,000 keys, in less than its size: pieces, small maps, several
     passes, and outputs that are put as they fill."""

@@ -216,6 +216,7 @@ def api(tmp_path: Path) -> Iterator[ApiServer]:
         yield api
 
 
+@pytest.mark.slow
 def test_every_reader_gets_the_same_before_and_after(api: ApiServer) -> None:
     topic_id = api.create("small", 2)
     for number in range(6):

@@ -60,6 +60,7 @@ def run(missing: tuple[str, ...], *, cleans: bool) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "cleans", "expected"),
     [(SPARKS, True, "1 4\n3\n"), ((*SPARKS, *KERNELS), False, "4 0\n")],

@@ -58,6 +58,7 @@ def test_a_batch_that_is_done_is_committed(api: ApiServer) -> None:
     assert (committed(api, "lake", 0), committed(api, "lake", 1)) == (3, 2), "waits at its end"
 
 
+@pytest.mark.slow
 def test_a_commit_that_fails_is_counted_and_costs_the_query_nothing(api: ApiServer) -> None:
     api.create("t")
     api.produce("t", 0, count=1)

@@ -57,6 +57,7 @@ def keep(
     )
 
 
+@pytest.mark.slow
 def test_it_does_jobs_and_ends_when_it_is_closed(api: ApiServer, tmp_path: Path) -> None:
     api.create("flights", 1)
     with keep(api, tmp_path) as keeper:
@@ -73,6 +74,7 @@ def test_it_does_jobs_and_ends_when_it_is_closed(api: ApiServer, tmp_path: Path)
     assert api.client.tables() == []
 
 
+@pytest.mark.slow
 def test_one_that_is_killed_is_followed_by_another(api: ApiServer, tmp_path: Path) -> None:
     with keep(api, tmp_path) as keeper:
         for starts in (1, 2):
@@ -86,6 +88,7 @@ def test_one_that_is_killed_is_followed_by_another(api: ApiServer, tmp_path: Pat
         assert keeper.run(COMPACTION, threading.Event())["failures"] == []
 
 
+@pytest.mark.slow
 def test_a_job_of_one_that_is_killed_fails_retriably_and_its_lease_is_closed(
     api: ApiServer, tmp_path: Path
 ) -> None:
@@ -113,6 +116,7 @@ def test_a_job_of_one_that_is_killed_fails_retriably_and_its_lease_is_closed(
         assert keeper.run(Job(kind=JobKind.TABLE, topic="flights"), threading.Event())["rows"] == 3
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_killed(
     api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

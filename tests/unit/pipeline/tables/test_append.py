@@ -106,6 +106,7 @@ def test_days_are_partitions_and_few_files(api: ApiServer, lake: Lake, topic: st
     assert len(list(tasks)) == 1
 
 
+@pytest.mark.slow
 def test_large_topics_take_several_items_and_commits(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:
@@ -139,6 +140,7 @@ def test_who_watches_is_told_how_far_it_is(
     assert done == total == summary.bytes_read > 6 * 20_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 def test_killed_at_any_step_each_record_is_there_once(
     api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch, step: str

@@ -33,6 +33,7 @@ def instant(after_ms: int) -> str:
     return (dt.datetime.fromtimestamp((NOW_MS + after_ms) / 1000, dt.UTC)).isoformat()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("begin", "rows"),
     [
@@ -101,6 +102,7 @@ def test_what_says_no_place_is_refused(
         follow(api, lake, topic, begin=begin)
 
 
+@pytest.mark.slow
 def test_the_log_is_listed_once_for_all_commits_of_a_call(
     api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

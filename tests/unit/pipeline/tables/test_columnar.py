@@ -278,6 +278,7 @@ json_texts = objects(
 ) | objects(dict.fromkeys(JSON["properties"], anything) | {"unknown": anything})
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(2))
 @given(st.lists(json_texts, max_size=5))
 def test_json_is_what_the_careful_decoder_says(texts: list[str]) -> None:

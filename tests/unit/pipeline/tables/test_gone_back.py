@@ -45,6 +45,7 @@ def test_a_log_that_has_gone_back_stops_the_table(lake: Lake, tmp_path: Path) ->
     assert lake.rows(TOPIC, "value") == [(b"a",), (b"b",), (b"C",)]
 
 
+@pytest.mark.slow
 def test_a_restored_log_that_has_grown_past_the_table_stops_it(lake: Lake, tmp_path: Path) -> None:
     """Its own log, by then grown past, and another restore of the same backup, which has as many
     records at the same offsets."""

@@ -69,6 +69,7 @@ SCHEMA = json_schema(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", VALUES)
 def test_a_json_value_that_is_no_row(api: ApiServer, lake: Lake, topic: str, what: str) -> None:
     produce_values(api, topic, [b'{"text": "good"}', VALUES[what]])
@@ -112,6 +113,7 @@ def garbage(codec: str, count: int = 3) -> bytearray:
     return batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_batch_that_nobody_can_decode(
@@ -167,6 +169,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", TEXTS)
 @pytest.mark.parametrize("partition", ["none", "identity(text)"])
 def test_a_text_that_is_a_row(
@@ -180,6 +183,7 @@ def test_a_text_that_is_a_row(
     assert GOOD in found.column("text").to_pylist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition", ["day(timestamp)", "hour(timestamp)", "year(timestamp)"])
 @pytest.mark.parametrize("timestamp_ms", [2**63 - 1, 10**15, 253_402_300_800_000])
 def test_a_time_that_no_calendar_has(

@@ -61,6 +61,7 @@ def live_count(lake: Lake, topic: str) -> int:
     return len(list(live_files(lake.table(topic))))
 
 
+@pytest.mark.slow
 def test_a_join_is_committed_on_top_of_what_came_meanwhile(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:
@@ -74,6 +75,7 @@ def test_a_join_is_committed_on_top_of_what_came_meanwhile(
     assert follow(api, lake, topic).rows == 0
 
 
+@pytest.mark.slow
 def test_rows_that_went_meanwhile_do_not_come_back(
     api: ApiServer, lake: Lake, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -88,6 +90,7 @@ def test_rows_that_went_meanwhile_do_not_come_back(
     assert len(set(lake.files(topic)) - before) == 1
 
 
+@pytest.mark.slow
 def test_what_changes_each_time_is_left_for_the_next_maintenance(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:
@@ -107,6 +110,7 @@ def test_what_changes_each_time_is_left_for_the_next_maintenance(
     assert values(lake, topic) == [b"%d" % number for number in range(3, 9)]
 
 
+@pytest.mark.slow
 def test_many_small_files_are_the_work_of_several_tasks(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:
@@ -122,6 +126,7 @@ def local_path(url: str) -> Path:
     return Path(unquote(urlsplit(url).path))
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_is_an_error_that_names_the_file(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:
@@ -169,6 +174,7 @@ def test_a_footer_that_says_other_rows_than_the_table_is_damage(
         list(read_data_file(files, file.file_path, target, row_count=2))
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_named_and_holds_up_no_other(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:

@@ -27,6 +27,7 @@ def fill(api: ApiServer, lake: Lake, topic: str) -> None:
         follow(api, lake, topic)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [None, b"", b"{}", b"\xff", b'{"format-version": 2'])
 def test_lost_or_damaged_metadata_is_named_and_repaired(
     api: ApiServer, lake: Lake, topic: str, content: bytes | None
@@ -51,6 +52,7 @@ def test_lost_or_damaged_metadata_is_named_and_repaired(
     assert values(lake, topic) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.slow
 def test_where_the_one_before_is_lost_too_the_newest_of_the_folder_is_taken(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:

@@ -76,6 +76,7 @@ def maintain(api: ApiServer, lake: Lake, topic: str, failure: str = "") -> Maint
     return maintain_table(api.client, engine, lake.settings(topic), upkeep, is_native=True)
 
 
+@pytest.mark.slow
 def test_snapshots_stay_while_they_alone_say_what_the_table_holds(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:

@@ -87,6 +87,7 @@ def test_a_dropped_table_is_not_silently_made_anew(api: ApiServer, lake: Lake, t
     assert values(lake, topic) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.slow
 def test_foreign_rows_change_no_offsets(api: ApiServer, lake: Lake, topic: str) -> None:
     produce_values(api, topic, [b"a"])
     follow(api, lake, topic)
@@ -150,6 +151,7 @@ def expire_all_but_current(lake: Lake, topic: str) -> None:
     table.maintenance.expire_snapshots().by_ids(old).commit()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expires_before", [True, False])
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_after_a_rollback_to_anothers_snapshot_what_it_took_is_written_again(
@@ -260,6 +262,7 @@ def test_small_files_are_joined_and_rows_stay(api: ApiServer, lake: Lake, topic:
     assert follow(api, lake, topic).rows == 1
 
 
+@pytest.mark.slow
 def test_joining_leaves_a_column_that_was_renamed_in_place(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:
@@ -277,6 +280,7 @@ def test_joining_leaves_a_column_that_was_renamed_in_place(
     assert lake.rows(topic, "value", "remark") == [(b"a", None), (b"foreign", "n")]
 
 
+@pytest.mark.slow
 def test_rows_that_others_deleted_by_position_do_not_come_back(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:
@@ -300,6 +304,7 @@ def test_rows_that_others_deleted_by_position_do_not_come_back(
         assert maintain(api, lake, topic).files_joined == 0
 
 
+@pytest.mark.slow
 def test_old_snapshots_expire_and_their_files_go(api: ApiServer, lake: Lake, topic: str) -> None:
     for number in range(5):
         produce_values(api, topic, [b"%d" % number])
@@ -464,6 +469,7 @@ def test_upkeep_by_a_clock_that_is_ahead_takes_nothing(
     assert orphan.exists()
 
 
+@pytest.mark.slow
 def test_offsets_of_many_partitions_lie_in_files_that_upkeep_keeps(
     api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

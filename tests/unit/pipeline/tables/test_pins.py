@@ -39,6 +39,7 @@ def test_the_snapshot_that_was_current_at_the_pin_and_all_later_ones_stay(
         assert {number for number, minute in enumerate(minutes) if minute > at} <= stay
 
 
+@pytest.mark.slow
 def test_snapshots_and_files_of_a_pinned_table_stay(
     api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

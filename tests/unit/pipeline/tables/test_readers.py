@@ -101,6 +101,7 @@ def test_files_have_the_ids_of_columns_and_statistics(
     assert not list(lake.table(topic).scan(row_filter="offset > 1").plan_files())
 
 
+@pytest.mark.slow
 def test_a_warehouse_in_s3(
     api: ApiServer, topic: str, s3_environment: S3Server, tmp_path: Path
 ) -> None:
@@ -138,6 +139,7 @@ def test_s3_without_a_catalog_says_what_is_missing(api: ApiServer, topic: str) -
         run_table_once(api.client, LocalEngine(1), settings)
 
 
+@pytest.mark.slow
 def test_a_rest_catalog_s_lost_reply(
     api: ApiServer, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +171,7 @@ def test_a_rest_catalog_s_lost_reply(
 AWKWARD = [b"a b", b"a/b", b"a%2Fb", b"\xc3\xbc#?", b"x=y&z+", b"~.."]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["local", "s3"])
 def test_files_of_awkward_partitions_and_folders_are_found_again(
     api: ApiServer, topic: str, s3_environment: S3Server, tmp_path: Path, place: str

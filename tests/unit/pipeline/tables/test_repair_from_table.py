@@ -126,6 +126,7 @@ def test_a_loss_that_was_accepted_is_filled(api: ApiServer, lake: Lake, lost: st
     assert [one.value for one in records_of(api, lost)] == [one.value for one in RECORDS]
 
 
+@pytest.mark.slow
 def test_what_the_table_lacks_is_given_up_only_when_that_is_said(
     api: ApiServer, lake: Lake, lost: str
 ) -> None:
@@ -140,6 +141,7 @@ def test_what_the_table_lacks_is_given_up_only_when_that_is_said(
     assert status(api, "lost_ranges", lost) == [(1, 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["upsert", "other", "missing", "twice"])
 def test_a_table_that_does_not_hold_what_was_sent_is_refused(
     api: ApiServer, lake: Lake, lost: str, kind: str

@@ -66,6 +66,7 @@ def test_a_key_is_a_column_of_its_schema(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "schema", "payload", "key"),
     [
@@ -108,6 +109,7 @@ def test_keys_of_every_format(
     assert lake.rows(topic, "n", "kafka_key") == rows
 
 
+@pytest.mark.slow
 def test_rows_are_upserted_by_the_key_and_not_by_its_bytes(
     api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
@@ -149,6 +151,7 @@ def test_rows_are_upserted_by_the_key_and_not_by_its_bytes(
     assert sorted(reasons(api, topic)) == ["no key", "the key does not begin with a schema id"]
 
 
+@pytest.mark.slow
 def test_a_field_more_in_the_key_is_a_column_of_an_append_table_and_stops_an_upsert_table(
     api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
@@ -195,6 +198,7 @@ def test_a_table_s_key_stays_what_it_was_made_with(
         typed(api, lake, topic, registry, **other)
 
 
+@pytest.mark.slow
 def test_the_schema_of_a_file_beside_a_registry_s_values(
     api: ApiServer, lake: Lake, topic: str, registry: Registry, tmp_path: Path
 ) -> None:
@@ -226,6 +230,7 @@ message Key { int64 id = 1; Kind kind = 2; google.protobuf.Timestamp at = 3; Inn
 """
 
 
+@pytest.mark.slow
 def test_a_protobuf_key_that_holds_more_than_its_column_is_a_bad_record(
     api: ApiServer, lake: Lake, topic: str, registry: Registry, tmp_path: Path
 ) -> None:

@@ -106,6 +106,7 @@ def maintain(api: ApiServer, lake: Lake, topic: str) -> None:
     maintain_table(api.client, LocalEngine(1), lake.settings(topic), upkeep)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["before the table", "after the table", "before the log is read"])
 def test_commits_joins_and_expiry_between_the_steps_change_nothing(
     api: ApiServer, lake: Lake, topic: str, step: str, monkeypatch: pytest.MonkeyPatch
@@ -323,6 +324,7 @@ def test_cleaning_that_passed_the_pin_is_an_error(
 # -- schemas ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_newer_schemas_add_their_columns_and_dead_letters_are_no_rows(
     api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
@@ -430,6 +432,7 @@ def of_keys(rows: pa.Table) -> dict[bytes, bytes]:
     return dict(zip(keys, rows.column("value").to_pylist(), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_view_of_keys_is_what_the_table_will_be(
     api: ApiServer, lake: Lake, topic: str, seed: int
@@ -457,6 +460,7 @@ def test_a_view_of_keys_is_what_the_table_will_be(
         assert few == {key: value for key, value in found.items() if value >= b"5"}
 
 
+@pytest.mark.slow
 def test_keys_of_a_schema_are_the_same_though_it_is_widened(
     api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:

@@ -52,6 +52,7 @@ def test_the_newest_record_of_a_key_is_its_row(api: ApiServer, lake: Lake, topic
     assert held(lake, topic) == {b"a": b"3", b"b": b"again", b"c": b"1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_it_is_what_a_dictionary_would_hold(
     api: ApiServer, lake: Lake, topic: str, seed: int
@@ -98,6 +99,7 @@ def test_records_without_a_key_are_set_aside(api: ApiServer, lake: Lake, topic: 
     assert dict(letter.headers)["penstock.reason"] == b"no key"
 
 
+@pytest.mark.slow
 def test_only_touched_files_are_rewritten(api: ApiServer, lake: Lake, topic: str) -> None:
     write(api, topic, [(b"%d" % n, b"old") for n in range(200)])
     upserted(api, lake, topic, buckets=8)
@@ -115,6 +117,7 @@ def test_only_touched_files_are_rewritten(api: ApiServer, lake: Lake, topic: str
     assert len(held(lake, topic)) == 201
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "step", ["before_commit", "after_commit", "before_letters", "before_save", "after_save"]
 )
@@ -159,6 +162,7 @@ def test_an_executor_is_lost(
     assert held(lake, topic) == {b"a": b"2", b"b": b"1", b"c": b"1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("joins", [False, True])
 def test_somebody_who_was_faster_is_never_overwritten(
     api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch, joins: bool
@@ -206,6 +210,7 @@ def test_a_table_s_mode_is_for_life(api: ApiServer, lake: Lake, topic: str) -> N
         upserted(api, lake, topic)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", ["upsert", "append"])
 def test_a_table_of_one_row_per_key_is_not_adopted(
     api: ApiServer, lake: Lake, topic: str, told: str
