@@ -55,6 +55,7 @@ REASONS: Final = {
     # authz
     "authz/service/environment.py Environment.ask: (TooCostlyError, OverloadedError)": AGAIN,
     "authz/service/environment.py Environment.moved: TimeoutError": TIMER,
+    "authz/service/following.py StreamFollower._outcome: TimeoutError": TOLD,
     "authz/service/tokens.py decode: (binascii.Error, ValueError)": DECODED,
     "authz/polar/recursion.py exists: _OpenCallError": AGAIN,
     # cli: a person reads what it prints
@@ -157,9 +158,7 @@ REASONS: Final = {
     "groups/coordinator.py GroupCoordinator.consumer_heartbeat: TooManyGroupsError": TOLD,
     "groups/coordinator.py GroupCoordinator.join: TooManyGroupsError": TOLD,
     "groups/sharing.py ShareGroups.heartbeat: TooManyGroupsError": TOLD,
-    "groups/subscription.py subscribed_topics: _MALFORMED": DECODED,
-    "groups/subscription.py read_subscription: _MALFORMED": DECODED,
-    "groups/subscription.py read_assignment: _MALFORMED": DECODED,
+    "groups/subscription.py subscribed_topics: (struct.error, UnicodeDecodeError)": DECODED,
     # kafka
     "kafka/admin/commit.py commit: TimeoutError": TOLD,
     "kafka/wire/decode.py _error_code: ValueError": DECODED,

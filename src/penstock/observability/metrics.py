@@ -441,6 +441,17 @@ _TABLE: Final = (
     ),
     Metric("penstock_authz_environments", _G, "Environments of the authorization service."),
     Metric(
+        "penstock_authz_journal_confirmed_seconds",
+        _G,
+        "Time since an authorization service last found that it has applied all of its shared "
+        "journal: the most that its answers are old.",
+    ),
+    Metric(
+        "penstock_authz_journal_position",
+        _G,
+        "Position of the shared journal that an authorization service has applied.",
+    ),
+    Metric(
         "penstock_authz_position",
         _G,
         "Position of the last applied entry of an environment that is open.",

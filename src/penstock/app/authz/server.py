@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.agent.patience import until_answered
 from penstock.app.authz.connection import ApiConnection
 from penstock.app.authz.watching import file_stamp, watch
 from penstock.app.http.counts import HttpCounts
@@ -28,8 +29,10 @@ from penstock.model.errors import ConflictError, InvalidRequestError
 from penstock.observability.exposition import CONTENT_TYPE, Exposition
 from penstock.observability.histogram import Histogram
 from penstock.observability.metrics import Metrics
+from penstock.order.local_journal import new_cluster_id
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
+from penstock.replica.postgres import PostgresJournal
 from penstock.system import background
 from penstock.system.heard import swallowed_counts
 from penstock.version import VERSION
@@ -54,6 +57,11 @@ class AuthzSettings:
     fsync: bool = True
     connections_max: int = 1_000
     environments_open_max: int = OPEN_MAX
+    journal: str = ""
+    """A PostgreSQL database's URL; empty: each database of `data` has a journal of its own."""
+    journal_name: str = "authz"
+    stale_s: float = 60.0
+    """Not ready after this time without a look at the shared journal."""
 
 
 def within(settings: AuthzSettings, files: int) -> AuthzSettings:
@@ -88,7 +96,9 @@ class AuthzServer:
             random=random,
             fsync=settings.fsync,
             open_max=settings.environments_open_max,
+            open_journal=self._open_journal if settings.journal else None,
         )
+        self._random = random
         self.metrics = Metrics()
         self._clock = clock
         self._started_s = clock.monotonic_s()
@@ -107,11 +117,15 @@ class AuthzServer:
     @property
     def key_place(self) -> str:
         """The place where a reader finds a key, or the test key itself."""
-        return TEST_KEY if self.settings.with_test_key else str(self.service.key_file)
+        if self.settings.with_test_key:
+            return TEST_KEY
+        if self.settings.journal and not self.service.key_file.exists():
+            return "as the journal's first instance has it"
+        return str(self.service.key_file)
 
     async def start(self) -> None:
         """Open the data, set the policy, and listen. Raises: PenstockError."""
-        await self.service.open(with_test_key=self.settings.with_test_key)
+        await until_answered(partial(self.service.open, with_test_key=self.settings.with_test_key))
         for name in self.service.api.names:
             self._histograms[name] = self.metrics.histogram(
                 "penstock_authz_call_duration_seconds", name
@@ -193,7 +207,8 @@ class AuthzServer:
                 case "/healthz":
                     return _text("ok\n")
                 case "/readyz":
-                    return _text("ready\n")
+                    reason = self._not_ready()
+                    return _text(f"{reason}\n", 503) if reason else _text("ready\n")
                 case "/metrics":
                     return Answer(200, self._exposition.text(), content_type=CONTENT_TYPE)
                 case "/":
@@ -212,10 +227,33 @@ class AuthzServer:
         self._look_timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
 
     def _gauges(self) -> dict[str, float]:
-        return {
-            "penstock_uptime_seconds": self._clock.monotonic_s() - self._started_s,
-            "penstock_authz_environments": len(self.service.directory.environments),
+        now_s = self._clock.monotonic_s()
+        found = {
+            "penstock_uptime_seconds": now_s - self._started_s,
+            "penstock_authz_environments": float(len(self.service.directory.environments)),
         }
+        shard = self.service.shard
+        if shard is not None:
+            found["penstock_authz_journal_confirmed_seconds"] = now_s - shard.head_confirmed_s
+            found["penstock_authz_journal_position"] = float(shard.position)
+        return found
+
+    def _not_ready(self) -> str:
+        """Say why answers may be too old; empty: they aren't."""
+        shard = self.service.shard
+        if shard is None:
+            return ""
+        stale_s = self._clock.monotonic_s() - shard.head_confirmed_s
+        if stale_s <= self.settings.stale_s:
+            return ""
+        return f"the journal was last seen {stale_s:.0f} s ago: answers are as old as that"
+
+    async def _open_journal(self) -> PostgresJournal:
+        return await PostgresJournal.open(
+            self.settings.journal,
+            name=self.settings.journal_name,
+            new_cluster_id=lambda: new_cluster_id(self._random),
+        )
 
     def _labelled(self) -> dict[str, dict[str, float]]:
         compared = self.service.compared
@@ -276,5 +314,5 @@ def _compared_label(is_same: bool) -> str:  # noqa: FBT001
     return "same" if is_same else "different"
 
 
-def _text(text: str) -> Answer:
-    return Answer(200, text.encode(), content_type=_TEXT)
+def _text(text: str, status: int = 200) -> Answer:
+    return Answer(status, text.encode(), content_type=_TEXT)

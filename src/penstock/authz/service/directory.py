@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from penstock.authz.service.writer import Writer
+from penstock.authz.service.writer import Writer, Writing
 from penstock.authz.state.directory import DirectoryMachine
 from penstock.authz.state.entries import (
     AddKey,
@@ -20,7 +20,7 @@ from penstock.authz.state.entries import (
 from penstock.model.errors import PenstockError
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
-from penstock.replica import Applied, Replica
+from penstock.replica import Replica
 from penstock.replica.database import connect_reader
 
 READ: Final = "read"
@@ -54,32 +54,61 @@ class Directory:
     def __init__(
         self,
         path: Path,
-        *,
-        fsync: bool,
-        clock: Clock,
         random: Random,
-        writing: Executor,
-        failed: Callable[[PenstockError], None],
+        make_writer: "Callable[[Callable[[], None]], Writing[DirectoryCommand]]",
+        close: Callable[[], None] = lambda: None,
     ) -> None:
-        """Open, or create. Raises: PenstockError: as `Replica.open`."""
+        """Use `open`.
+
+        Args:
+            path: of the database that has the directory's tables.
+            make_writer: is given what is to be called when these have changed.
+            close: closes the database.
+        """
         self._random = random
-        self._replica: Replica[list[Outcome]] = Replica.open(path, DirectoryMachine(), fsync=fsync)
         self._reader = connect_reader(path)
+        self._close = close
         self._by_hash: dict[bytes, Access] = {}
         self._lent: dict[bytes, Access] = {}
         self.environments: list[str] = []
         self.version = 0
         """Changes with the keys."""
         self._read()
-        self._writer: Writer[DirectoryCommand] = Writer(
-            self._replica,
-            "",
-            executor=writing,
-            clock=clock,
-            applied=self._on_applied,
-            is_alone=lambda _: False,
-            failed=failed,
-        )
+        self._writer = make_writer(self._read)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        fsync: bool,
+        clock: Clock,
+        random: Random,
+        writing: Executor,
+        failed: Callable[[PenstockError], None],
+    ) -> "Directory":
+        """Open a directory with a journal of its own, or create it.
+
+        Raises:
+            PenstockError: as `Replica.open`.
+        """
+        replica: Replica[list[Outcome]] = Replica.open(path, DirectoryMachine(), fsync=fsync)
+
+        def make_writer(changed: Callable[[], None]) -> Writing[DirectoryCommand]:
+            return Writer[DirectoryCommand](
+                replica,
+                "",
+                executor=writing,
+                clock=clock,
+                applied=lambda _, __: changed(),
+                is_alone=lambda _: False,
+                failed=failed,
+            )
+
+        def close() -> None:
+            replica.close()
+
+        return cls(path, random, make_writer, close)
 
     @property
     def keys(self) -> list[Access]:
@@ -115,10 +144,7 @@ class Directory:
         """End what waits, and close the database."""
         await self._writer.close()
         self._reader.close()
-        self._replica.close()
-
-    def _on_applied(self, _: Applied[list[Outcome]], __: list[DirectoryCommand]) -> None:
-        self._read()
+        self._close()
 
     def _read(self) -> None:
         self.version += 1

@@ -21,7 +21,9 @@ from penstock.authz.polar.errors import PolicyError
 from penstock.authz.polar.program import Fact, Program, Value
 from penstock.authz.polar.tabled import STEPS_MAX
 from penstock.authz.service import keeping, tokens
-from penstock.authz.service.writer import Writer
+from penstock.authz.service.following import StreamFollower
+from penstock.authz.service.shard import Shard
+from penstock.authz.service.writer import Writer, Writing
 from penstock.authz.state.entries import (
     Begin,
     Entry,
@@ -146,13 +148,15 @@ class Environment:
         writing: Executor,
         reading: ThreadPoolExecutor,
         failed: Callable[[PenstockError], None],
+        shard: Shard | None = None,
     ) -> None:
         """Open, or create.
 
         Args:
             snapshots: the folder of its snapshots.
+            shard: has the journal; None: it is the database's own.
         Raises:
-            PenstockError: as `Replica.open`.
+            PenstockError: as `Replica.open` and `Shard.catch_up`.
         """
         self.name = name
         self.path = path
@@ -162,7 +166,13 @@ class Environment:
         self._replica: Replica[list[Outcome]] = Replica.open(
             path, EnvironmentMachine(name), fsync=fsync
         )
-        if not self._replica.position:
+        if shard is not None:
+            try:
+                shard.catch_up(name, self._replica)
+            except BaseException:
+                self._replica.close()
+                raise
+        elif not self._replica.position:
             begin = Entry(name, (Begin(random.token_bytes(tokens.LOG_BYTES)),))
             self._replica.append(encode(begin), stamp_ms=clock.now_ms())
         self._loop_reader = _Reader(path, clock.monotonic_s)
@@ -176,16 +186,28 @@ class Environment:
         self.policy = self._stored_policy()
         self._arrivals: dict[asyncio.Future[None], int] = {}
         """Readers that wait for a position."""
-        self._writer: Writer[EnvironmentCommand] = Writer(
-            self._replica,
-            name,
-            executor=writing,
-            clock=clock,
-            applied=self._on_applied,
-            is_alone=lambda command: isinstance(command, SetPolicy),
-            failed=failed,
-            upkeep=self._upkeep,
-        )
+        self._writer: Writing[EnvironmentCommand]
+        if shard is not None:
+            self._writer = StreamFollower(
+                shard,
+                name,
+                self._replica,
+                executor=writing,
+                applied=self._on_applied,
+                failed=failed,
+                upkeep=self._upkeep,
+            )
+        else:
+            self._writer = Writer(
+                self._replica,
+                name,
+                executor=writing,
+                clock=clock,
+                applied=self._on_applied,
+                is_alone=lambda command: isinstance(command, SetPolicy),
+                failed=failed,
+                upkeep=self._upkeep,
+            )
 
     @property
     def time_ms(self) -> int:
@@ -200,10 +222,14 @@ class Environment:
     async def close(self) -> None:
         """End what waits, and close the database."""
         await self._writer.close()
-        self.close_idle()
+        self._close()
 
     def close_idle(self) -> None:
         """Close the database, while nothing is under way."""
+        self._writer.close_idle()
+        self._close()
+
+    def _close(self) -> None:
         for reader in (self._loop_reader, *self._thread_readers):
             reader.connection.close()
         self._replica.close()

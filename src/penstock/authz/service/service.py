@@ -11,8 +11,10 @@ DIR/snapshots/NAME/           its last two snapshots
 """
 
 import asyncio
+import logging
 import os
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -22,14 +24,19 @@ from penstock.authz.service.api import Api
 from penstock.authz.service.changes import Changes
 from penstock.authz.service.directory import ADMIN, Access, Directory
 from penstock.authz.service.environment import Environment
+from penstock.authz.service.following import SharedDirectoryWriter
 from penstock.authz.service.questions import Questions
+from penstock.authz.service.shard import SHARD_FILE, Shard, SharedJournal
 from penstock.authz.service.watching import Watching
-from penstock.model.errors import NotFoundError, PenstockError
+from penstock.model.errors import ConflictError, NotFoundError, PenstockError, RetryableError
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 from penstock.replica.database import sync_directory
 from penstock.system.files import make_folder
+from penstock.system.heard import Cause, heard
 from penstock.system.lock import DirectoryLock
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_ENVIRONMENT: Final = "default"
 TEST_KEY: Final = "e_0123456789_12345_osotesttoken01xiIn"
@@ -38,6 +45,7 @@ KEY_FILE: Final = "key"
 OPEN_MAX: Final = 200
 FILES_OF_ENVIRONMENT: Final = 12
 """Files that an open environment has open: three of SQLite's for each of its connections."""
+_DIRECTORY_FILE: Final = "directory.sqlite"
 _WRITERS: Final = 4
 _READERS: Final = 2
 _INSTANCE_BYTES: Final = 6
@@ -49,6 +57,8 @@ class Service:
     Args:
         fsync: false gives up the last writes in a power cut.
         open_max: environments that are kept open, those used last; more only while all are in use.
+        open_journal: opens the journal that this instance shares with others; None: each database
+            has its own.
     """
 
     def __init__(
@@ -59,6 +69,7 @@ class Service:
         random: Random,
         fsync: bool = True,
         open_max: int = OPEN_MAX,
+        open_journal: Callable[[], Awaitable[SharedJournal]] | None = None,
     ) -> None:
         self.data = data
         self._clock = clock
@@ -71,6 +82,9 @@ class Service:
         self.environments: OrderedDict[str, Environment] = OrderedDict()
         """The open ones, that used last at the end."""
         self._open_max = open_max
+        self._open_journal = open_journal
+        self.shard: Shard | None = None
+        """This instance's end of a shared journal."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Has the error after which nothing can be written."""
         self.compared = {True: 0, False: 0}
@@ -87,32 +101,40 @@ class Service:
         Args:
             with_test_key: accept TEST_KEY for the default environment, in this process alone.
         Raises:
-            ConflictError: another process uses the directory.
+            ConflictError: another process uses the directory, or it is of the other kind.
+            RetryableError: the shared journal doesn't answer.
             PenstockError: a database can't be opened.
         """
-        self._lock = DirectoryLock.acquire(self.data)
+        if self._lock is None:
+            self._lock = DirectoryLock.acquire(self.data)
+        try:
+            await self._open(with_test_key=with_test_key)
+        except BaseException:
+            # It may be tried again, with the same lock.
+            await self._close_databases()
+            raise
+
+    async def _open(self, *, with_test_key: bool) -> None:
+        self._check_kind()
         make_folder(self.data / "environments")
-        self.directory = Directory(
-            self.data / "directory.sqlite",
-            fsync=self._fsync,
-            clock=self._clock,
-            random=self._random,
-            writing=self._writing,
-            failed=self._fail,
-        )
+        await self._open_directory()
         if not self.directory.environments:
             await self.directory.create_environment(DEFAULT_ENVIRONMENT)
         if not self.directory.keys:
             # The file comes last: a crash before it leaves a key that its next start replaces.
             text, _, _ = await self.directory.add_key(DEFAULT_ENVIRONMENT, ADMIN, "first key")
             self._write_key(text)
-        elif not self.key_file.exists() and len(self.directory.keys) == 1:
+        elif self.shard is None and not self.key_file.exists() and len(self.directory.keys) == 1:
             text, _, _ = await self.directory.add_key(DEFAULT_ENVIRONMENT, ADMIN, "first key again")
             self._write_key(text)
         if with_test_key:
             access = Access("test", DEFAULT_ENVIRONMENT, ADMIN, "test key")
             self.directory.lend(TEST_KEY, access)
         self._open_environment(DEFAULT_ENVIRONMENT)
+        if self.shard is not None:
+            self.shard.on_long_tail = self._shorten_tail
+            for name in self.shard.long_tails():
+                self._shorten_tail(name)
         instance = self._random.token_bytes(_INSTANCE_BYTES).hex()
         self.changes = Changes(self._clock, self._reading)
         questions = Questions(self._clock, instance, self._compare)
@@ -137,16 +159,69 @@ class Service:
 
     async def close(self) -> None:
         """End what is under way, and close the databases; idempotent."""
-        for environment in self.environments.values():
-            await environment.close()
-        self.environments.clear()
-        if hasattr(self, "directory"):
-            await self.directory.close()
+        await self._close_databases()
         self._writing.shutdown()
         self._reading.shutdown()
         self._watching.shutdown()
         if self._lock is not None:
             self._lock.release()
+
+    async def _close_databases(self) -> None:
+        for environment in self.environments.values():
+            await environment.close()
+        self.environments.clear()
+        if hasattr(self, "directory"):
+            await self.directory.close()
+            del self.directory
+        if self.shard is not None:
+            await self.shard.close()
+            self.shard = None
+
+    def _check_kind(self) -> None:
+        """Raises: ConflictError: the databases have journals of their own and must not, or the
+        other way round."""
+        own, shared = self.data / _DIRECTORY_FILE, self.data / SHARD_FILE
+        found = own if self._open_journal is not None else shared
+        if found.exists():
+            detail = (
+                "its databases have their own journals"
+                if found is own
+                else ("its databases follow a shared journal")
+            )
+            hint = "use another --data" if found is own else "add --journal, or use another --data"
+            raise ConflictError("open", str(self.data), detail, hint)
+
+    async def _open_directory(self) -> None:
+        if self._open_journal is None:
+            self.directory = Directory.open(
+                self.data / _DIRECTORY_FILE,
+                fsync=self._fsync,
+                clock=self._clock,
+                random=self._random,
+                writing=self._writing,
+                failed=self._fail,
+            )
+            return
+        shard = self.shard = await Shard.open(
+            self.data,
+            self._open_journal,
+            clock=self._clock,
+            random=self._random,
+            executor=self._writing,
+            failed=self._fail,
+        )
+        self.directory = Directory(
+            shard.path, self._random, lambda changed: SharedDirectoryWriter(shard, changed)
+        )
+
+    def _shorten_tail(self, name: str) -> None:
+        """Have an environment's database apply what is pending of it."""
+        try:
+            self.environment(name)
+        except RetryableError as error:
+            heard(Cause.AUTHZ_JOURNAL, error, logger, f"environment {name} is opened later")
+        except PenstockError as error:
+            self._fail(error)
 
     def _open_environment(self, name: str) -> Environment:
         if name not in self.environments:
@@ -160,6 +235,7 @@ class Service:
                 writing=self._writing,
                 reading=self._reading,
                 failed=self._fail,
+                shard=self.shard,
             )
             self._close_idle()
         return self.environments[name]

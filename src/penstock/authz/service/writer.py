@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from penstock.authz.state import entries
 from penstock.authz.state.entries import Outcome
@@ -26,10 +26,40 @@ CHANGES_MAX: Final = 10_000
 WAITING_MAX: Final = 10_000
 
 CommandT = TypeVar("CommandT", bound=entries.Command)
+CommandT_contra = TypeVar("CommandT_contra", bound=entries.Command, contravariant=True)
+
+
+class Writing(Protocol[CommandT_contra]):
+    """Takes commands to one database's journal: its own, or one that instances share."""
+
+    def submit(self, command: CommandT_contra, *, weight: int = 1) -> asyncio.Future[Outcome]:
+        """Write a command; its answer comes once it is durable, and applied here.
+
+        Args:
+            weight: about how many changes it has.
+        Raises (by the future):
+            RetryableError: nothing changed.
+            InDoubtError: no answer in time; it may still be applied.
+            FatalStorageError: what is durable is unknown.
+        """
+        ...
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits, and nothing is under way."""
+        ...
+
+    async def close(self) -> None:
+        """Take nothing more, and end what is under way."""
+        ...
+
+    def close_idle(self) -> None:
+        """Take nothing more, while nothing is under way."""
+        ...
 
 
 class Writer(Generic[CommandT]):
-    """Appends commands. Event loop only.
+    """Implements `Writing` on the database's own journal. Event loop only.
 
     Args:
         environment: what its entries name.
@@ -67,14 +97,7 @@ class Writer(Generic[CommandT]):
         self._idle: asyncio.Future[None] | None = None
 
     def submit(self, command: CommandT, *, weight: int = 1) -> asyncio.Future[Outcome]:
-        """Append a command; its answer comes once it is durable and applied.
-
-        Args:
-            weight: about how many changes it has.
-        Raises (by the future):
-            RetryableError: there is no space; nothing changed.
-            FatalStorageError: what is durable is unknown.
-        """
+        """See `Writing`."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         if self._is_closed:
             future.set_exception(RetryableError("write", self._subject, "the server is stopping"))
@@ -99,6 +122,10 @@ class Writer(Generic[CommandT]):
         if not self.is_idle:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
+
+    def close_idle(self) -> None:
+        """See `Writing`."""
+        self._is_closed = True
 
     @property
     def _subject(self) -> str:

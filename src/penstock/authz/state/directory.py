@@ -6,6 +6,7 @@ from typing import Final
 from penstock.authz.state import entries
 from penstock.authz.state.entries import (
     AddKey,
+    Command,
     CreateEnvironment,
     Done,
     Outcome,
@@ -68,24 +69,25 @@ class DirectoryMachine:
     def apply(self, position: int, time_ms: int, body: bytes) -> list[Outcome]:
         """See `StateMachine`."""
         entry = entries.decode(body)
-        outcomes: list[Outcome] = []
-        for command in entry.commands:
-            match command:
-                case CreateEnvironment():
-                    outcomes.append(self._create(position, time_ms, command))
-                case AddKey():
-                    outcomes.append(self._add_key(position, time_ms, command))
-                case RevokeKey():
-                    sql = "DELETE FROM key WHERE number = ?"
-                    count = self._execute(sql, (command.number,)).rowcount
-                    outcomes.append(Done(position, count) if count else Refused(entries.MISSING))
-                case _:
-                    raise CorruptDataError(
-                        "apply entry",
-                        "directory of environments",
-                        f"entry {position} has a command of an environment",
-                    )
-        return outcomes
+        return [self.decide(position, time_ms, command) for command in entry.commands]
+
+    def decide(self, position: int, time_ms: int, command: Command) -> Outcome:
+        """Apply one command. Raises: CorruptDataError: it is an environment's."""
+        match command:
+            case CreateEnvironment():
+                return self._create(position, time_ms, command)
+            case AddKey():
+                return self._add_key(position, time_ms, command)
+            case RevokeKey():
+                sql = "DELETE FROM key WHERE number = ?"
+                count = self._execute(sql, (command.number,)).rowcount
+                return Done(position, count) if count else Refused(entries.MISSING)
+            case _:
+                raise CorruptDataError(
+                    "apply entry",
+                    "directory of environments",
+                    f"entry {position} has a command of an environment",
+                )
 
     def _create(self, position: int, time_ms: int, command: CreateEnvironment) -> Outcome:
         (count,) = self._execute("SELECT count(*) FROM environment").fetchone()

@@ -68,9 +68,14 @@ class SetPolicy(_Base, frozen=True, tag="policy"):
 
 
 class CreateEnvironment(_Base, frozen=True, tag="environment"):
-    """The directory learns of an environment."""
+    """The directory learns of an environment.
+
+    Args:
+        log: begins its history, where environments share a journal; else it begins by itself.
+    """
 
     name: str
+    log: bytes = b""
 
 
 class AddKey(_Base, frozen=True, tag="key"):

@@ -47,6 +47,28 @@ from penstock.model.errors import InvalidRequestError
     help="Sync each write before it is acknowledged; without, a power cut takes the last ones.",
 )
 @click.option(
+    "--journal",
+    metavar="URL",
+    envvar="PENSTOCK_AUTHZ_JOURNAL",
+    show_envvar=True,
+    help="Share the journal in this PostgreSQL database with other instances.",
+)
+@click.option(
+    "--journal-name",
+    metavar="NAME",
+    default="authz",
+    show_default=True,
+    help="Begin the names of the journal's tables with this: a database may have several.",
+)
+@click.option(
+    "--stale-max",
+    metavar="SECONDS",
+    type=click.FloatRange(min=1),
+    default=60,
+    show_default=True,
+    help="Stay ready (/readyz) for this time after the shared journal was last seen.",
+)
+@click.option(
     "--connections-max",
     metavar="N",
     type=click.IntRange(min=10),
@@ -68,6 +90,9 @@ def command(
     watch: bool,
     test_key: bool,
     fsync: bool,
+    journal: str | None,
+    journal_name: str,
+    stale_max: float,
     connections_max: int,
     log_level: str,
 ) -> None:
@@ -91,5 +116,8 @@ def command(
         with_test_key=test_key,
         fsync=fsync,
         connections_max=connections_max,
+        journal=journal or "",
+        journal_name=journal_name,
+        stale_s=stale_max,
     )
     run(settings, log_level=log_level)
