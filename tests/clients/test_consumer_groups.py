@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType
@@ -251,3 +252,59 @@ def test_a_group_without_members_changes_its_protocol_and_keeps_its_offsets(
 def describe(server: ServerProcess, group: str):  # type: ignore[no-untyped-def]
     admin = AdminClient({"bootstrap.servers": server.bootstrap})
     return admin.describe_consumer_groups([group])[group].result()
+
+
+def kind_of(server: ServerProcess, group: str) -> ConsumerGroupType:
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    listed = admin.list_consumer_groups().result().valid
+    (found,) = [one.type for one in listed if one.group_id == group]
+    return found
+
+
+def test_a_group_is_rolled_to_the_other_protocol_and_back_member_by_member(
+    server: ServerProcess, topic: str, name: Callable[[str], str]
+) -> None:
+    """With a server that is killed while both protocols are in the group."""
+    group = name("group")
+    classic, consumer = "confluent-kafka", CONSUMER_PROTOCOL
+    everybody: list[Member] = []
+    count = 0
+
+    def start(client: str) -> Member:
+        everybody.append(members.enter_context(Member(client, server.bootstrap, group, topic)))
+        return everybody[-1]
+
+    def go_on(*living: Member) -> None:
+        """Each has its half, and what is written now is read."""
+        nonlocal count
+        for one in living:
+            one.wait_assigned(PARTITIONS // len(living))
+        fill(server, topic, 3, start=count)
+        count += 3
+        wait_read(everybody, count)
+        eventually(
+            lambda: committed(everybody), lambda done: sum(done.values()) == count * PARTITIONS
+        )
+
+    with ExitStack() as members:
+        first, second = start(classic), start(classic)
+        go_on(first, second)
+        assert kind_of(server, group) is ConsumerGroupType.CLASSIC
+        first.leave()
+        third = start(consumer)
+        go_on(second, third)
+        assert kind_of(server, group) is ConsumerGroupType.CONSUMER
+        server.kill()
+        server.start()
+        go_on(second, third)
+        second.leave()
+        fourth = start(consumer)
+        go_on(third, fourth)
+        third.leave()
+        fifth = start(classic)
+        go_on(fourth, fifth)
+        assert kind_of(server, group) is ConsumerGroupType.CONSUMER
+        fourth.leave()
+        go_on(fifth)
+        assert kind_of(server, group) is ConsumerGroupType.CLASSIC
+        fifth.leave()

@@ -158,7 +158,9 @@ REASONS: Final = {
     "groups/coordinator.py GroupCoordinator.consumer_heartbeat: TooManyGroupsError": TOLD,
     "groups/coordinator.py GroupCoordinator.join: TooManyGroupsError": TOLD,
     "groups/sharing.py ShareGroups.heartbeat: TooManyGroupsError": TOLD,
-    "groups/subscription.py subscribed_topics: (struct.error, UnicodeDecodeError)": DECODED,
+    "groups/subscription.py subscribed_topics: _MALFORMED": DECODED,
+    "groups/subscription.py read_subscription: _MALFORMED": DECODED,
+    "groups/subscription.py read_assignment: _MALFORMED": DECODED,
     # kafka
     "kafka/admin/commit.py commit: TimeoutError": TOLD,
     "kafka/wire/decode.py _error_code: ValueError": DECODED,

@@ -5,7 +5,7 @@ from penstock.config.about import MIB
 from penstock.config.addresses import parse_counts
 from penstock.config.checks import is_cluster, super_users
 from penstock.config.settings import ServerSettings
-from penstock.groups.settings import GroupSettings
+from penstock.groups.settings import GroupSettings, MigrationPolicy
 from penstock.kafka.access import AclSettings
 from penstock.kafka.settings import KafkaSettings
 from penstock.log.settings import LogSettings
@@ -109,6 +109,7 @@ def group_settings(settings: ServerSettings) -> GroupSettings:
         consumer_session_timeout_ms=settings.group_consumer_session_timeout_ms,
         consumer_heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
         consumer_size_max=settings.group_consumer_max_size,
+        migration_policy=MigrationPolicy(settings.group_consumer_migration_policy),
         groups_max=settings.groups_max,
         offset_metadata_length_max=settings.offset_metadata_length_max,
         offsets_retention_ms=settings.offsets_retention_minutes * 60_000,

@@ -309,6 +309,15 @@ class ServerSettings(PlaceSettings, frozen=True, kw_only=True, forbid_unknown_fi
             "Members of one consumer group (KIP-848) at most.", 1, kafka="group.consumer.max.size"
         ),
     ] = INT32_MAX
+    group_consumer_migration_policy: Annotated[
+        Literal["disabled", "upgrade", "downgrade", "bidirectional"],
+        of_groups(
+            "Whether a group with members may change its protocol: `upgrade` when the first member "
+            "of KIP-848 joins a classic group, `downgrade` when the last one leaves members of the "
+            "classic protocol, `bidirectional` both.",
+            kafka="group.consumer.migration.policy",
+        ),
+    ] = "bidirectional"
     groups_max: Annotated[
         int,
         of_groups(

@@ -74,11 +74,19 @@ class GroupAdministration:
                     client_id=member.client_id,
                     client_host=member.client_host,
                     metadata=member.metadata(machine.protocol_name) if stable else b"",
-                    assignment=member.assignment if stable else b"",
+                    assignment=member.assignment,
                 )
                 for member in machine.roster
             ),
         )
+
+    def is_known(self, group_id: str) -> bool:
+        """Whether there is a group of that name, of any kind.
+
+        Raises:
+            NotServedError: this agent does not coordinate it.
+        """
+        return self._find(group_id) is not None
 
     def describe_consumers(self, group_id: str) -> ConsumerGroup | None:
         """A consumer group, to be looked at before the event loop's next turn; None when there is

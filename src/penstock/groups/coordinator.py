@@ -35,6 +35,7 @@ from penstock.groups.messages import (
     SyncReply,
     SyncRequest,
 )
+from penstock.groups.migrating import GroupMigration
 from penstock.groups.offsets import CommittedOffset, PartitionId
 from penstock.groups.ownership import AllGroups, Ownership
 from penstock.groups.settings import GroupSettings
@@ -46,7 +47,7 @@ from penstock.ports.random import Random
 from penstock.state.command import OffsetWrite
 from penstock.state.order_types import Committer
 from penstock.state.rows import GroupKind
-from penstock.state.schema import MEMBERS_LEVEL
+from penstock.state.schema import MEMBERS_LEVEL, MIGRATION_LEVEL
 from penstock.system.turns import Turns
 from penstock.system.waiting import wait
 
@@ -98,6 +99,7 @@ class GroupCoordinator:
             ownership=ownership or AllGroups(),
             shows_answers=shows_answers,
             configs=self.configs,
+            topic_name=self._topic_name,
         )
         self.shares = ShareGroups(
             memory=self._memory,
@@ -105,6 +107,12 @@ class GroupCoordinator:
             catalog=self._catalog,
             settings=self.settings,
             configs=self.configs,
+        )
+        self._migration = GroupMigration(
+            memory=self._memory,
+            catalog=self._catalog,
+            topic_name=self._topic_name,
+            settings=self.settings,
         )
         self._turns = turns = turns or Turns()
         self._offsets = GroupOffsets(
@@ -192,8 +200,10 @@ class GroupCoordinator:
             return JoinReply(error=GroupError.UNKNOWN_MEMBER_ID, member_id=join.member_id)
         machine = self._classic(loaded)
         if machine is None:
-            error = GroupError.INCONSISTENT_GROUP_PROTOCOL
-            return JoinReply(error=error, member_id=join.member_id)
+            if not isinstance(loaded.machine, ConsumerGroup) or not self._migrates:
+                error = GroupError.INCONSISTENT_GROUP_PROTOCOL
+                return JoinReply(error=error, member_id=join.member_id)
+            return await self._migration.join(loaded, loaded.machine, join)
         request, future = self._memory.request()
         self._memory.carry_out(loaded, machine.join(request, join))
         reply = await self._memory.answer(request, future)
@@ -206,6 +216,8 @@ class GroupCoordinator:
         if error is not GroupError.NONE:
             return SyncReply(error=error)
         loaded = self._memory.find(group_id)
+        if loaded is not None and isinstance(loaded.machine, ConsumerGroup):
+            return await self._migration.sync(loaded, loaded.machine, sync)
         if loaded is None or not isinstance(loaded.machine, ClassicGroup):
             return SyncReply(error=GroupError.UNKNOWN_MEMBER_ID)
         request, future = self._memory.request()
@@ -222,6 +234,10 @@ class GroupCoordinator:
         if error is not GroupError.NONE:
             return error
         loaded = self._memory.find(group_id)
+        if loaded is not None and isinstance(loaded.machine, ConsumerGroup):
+            return self._migration.heartbeat(
+                loaded, loaded.machine, member_id, instance_id, generation
+            )
         if loaded is None or not isinstance(loaded.machine, ClassicGroup):
             return GroupError.UNKNOWN_MEMBER_ID
         error, effects = loaded.machine.heartbeat(member_id, instance_id, generation)
@@ -234,6 +250,10 @@ class GroupCoordinator:
         if error is not GroupError.NONE:
             return error, []
         loaded = self._memory.find(group_id)
+        if loaded is not None and isinstance(loaded.machine, ConsumerGroup):
+            results, left = loaded.machine.leave_classic(leavers)
+            self._memory.carry_out(loaded, left)
+            return GroupError.NONE, results
         if loaded is None or not isinstance(loaded.machine, ClassicGroup):
             unknown = GroupError.UNKNOWN_MEMBER_ID
             return GroupError.NONE, [LeaveResult(*leaver, unknown) for leaver in leavers]
@@ -260,6 +280,10 @@ class GroupCoordinator:
             return HeartbeatReply(error=GroupError.POLICY_VIOLATION)
         if loaded is not None and joins and _may_become(loaded):
             self._memory.become(loaded, GroupKind.CONSUMER)
+        if loaded is not None and joins and isinstance(loaded.machine, ClassicGroup):
+            refusal = self._migration.upgrade(loaded, beat) if self._migrates else None
+            if refusal is not None:
+                return refusal
         if loaded is None or not isinstance(loaded.machine, ConsumerGroup):
             missing = "not found" if loaded is None else "not a consumer group"
             message = f"Group {group_id} is {missing}."
@@ -269,6 +293,11 @@ class GroupCoordinator:
         reply = await self._memory.answer(request, future)
         assert isinstance(reply, HeartbeatReply)
         return reply
+
+    @property
+    def _migrates(self) -> bool:
+        """Whether members of both protocols may be in one group."""
+        return self._view.feature_level >= MIGRATION_LEVEL
 
     def _classic(self, loaded: LoadedGroup) -> ClassicGroup | None:
         """The machine for a classic join; None: the group has members of the other protocol."""
@@ -346,6 +375,10 @@ class GroupCoordinator:
         """See `GroupAdministration.describe_consumers`."""
         return self._administration.describe_consumers(group_id)
 
+    def is_known(self, group_id: str) -> bool:
+        """See `GroupAdministration.is_known`."""
+        return self._administration.is_known(group_id)
+
     def describe(self, group_id: str) -> GroupDescription | None:
         """A classic group; None when there is none.
 
@@ -372,6 +405,10 @@ class GroupCoordinator:
         Returns: how many groups and offsets were deleted.
         """
         return await self._expiry.expire()
+
+    def _topic_name(self, topic_id: bytes) -> str | None:
+        topic = self._view.topic_by_id(topic_id)
+        return None if topic is None else topic.name
 
     def _refused(self, group_id: str) -> GroupError:
         if not group_id:

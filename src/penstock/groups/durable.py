@@ -8,6 +8,8 @@ A version byte, then a MessagePack array. Fields are only ever added at the end,
 | 1 | the leader's member id |
 | 2 | members: arrays of member id, instance id or nil, client id, client host, session timeout in
 ms, rebalance timeout in ms, protocols (pairs of name and metadata), assignment |
+| 3 | whether the members are to join again: the group was one of KIP-848, and its last member of
+that protocol has left |
 
 The command has generation and protocol type as fields as well, for those who read rows only.
 """
@@ -40,6 +42,7 @@ class DurableGroup(Struct, frozen=True, array_like=True):
     protocol_name: str
     leader: str
     members: list[DurableMember]
+    rebalances: bool = False
 
 
 _STATE: Final = VersionedState("group", DurableGroup, version=STATE_VERSION)

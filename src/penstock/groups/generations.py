@@ -109,8 +109,9 @@ class Generations:
     def _prepare(self) -> None:
         """Ask all members to join again."""
         if self.state is GroupState.COMPLETING:
+            # Their assignments stay those of the last stable generation, of which a member that
+            # gives nothing up between generations has the rest: see `migration`.
             for member in self.roster:
-                member.assignment = b""
                 self._end_sync(member, GroupError.REBALANCE_IN_PROGRESS)
         self._pending_sync.clear()
         self._effects.append(CancelTimer(SYNC_TIMER))

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 from penstock.groups.consumer.catalog import regex_fault
 from penstock.groups.consumer.durable import commands_of, decode_group
 from penstock.groups.consumer.machine import ConsumerGroup
-from penstock.groups.consumer.member import decode_member
+from penstock.groups.consumer.member import ConsumerMember, decode_member
+from penstock.groups.consumer.messages import BecomeClassic, Catalog, HeartbeatReply, ReadAgain
 from penstock.groups.consumer.messages import Effect as ConsumerEffect
-from penstock.groups.consumer.messages import ReadAgain
 from penstock.groups.consumer.messages import SaveMembers as SaveConsumers
-from penstock.groups.durable import decode_state
+from penstock.groups.durable import decode_state, encode_state
 from penstock.groups.errors import GroupError
 from penstock.groups.generations import GroupState
 from penstock.groups.journal import GroupJournal
@@ -31,6 +31,7 @@ from penstock.groups.messages import (
     SetTimer,
     Timer,
 )
+from penstock.groups.migration import TopicName, downgraded
 from penstock.groups.offsets import OffsetCache
 from penstock.groups.ownership import Ownership
 from penstock.groups.room import GroupRoom
@@ -46,6 +47,7 @@ from penstock.groups.share.messages import (
 )
 from penstock.groups.share.saving import member_commands, share_commands
 from penstock.groups.state import ClassicGroup
+from penstock.groups.subscription import CONSUMER_PROTOCOL_TYPE
 from penstock.groups.timers import GroupTimers
 from penstock.model.errors import CorruptDataError
 from penstock.state.commands import SaveGroup, SaveMembers, SaveShares
@@ -132,8 +134,10 @@ class GroupMemory:
         ownership: Ownership,
         shows_answers: Callable[[], bool],
         configs: GroupConfigs,
+        topic_name: TopicName,
     ) -> None:
         self._configs = configs
+        self._topic_name = topic_name
         self._journal = journal
         self._queries = queries
         self._settings = settings
@@ -262,6 +266,68 @@ class GroupMemory:
             assert before.is_idle
             loaded.machine = self._new_machine(before.group_id, kind, generation=before.generation)
 
+    def upgrade(
+        self, loaded: LoadedGroup, members: Iterable[ConsumerMember], catalog: Catalog
+    ) -> None:
+        """Give a group of classic members the protocol of KIP-848; what waits is answered with the
+        advice to join again."""
+        before = loaded.machine
+        self.carry_out(loaded, before.end(GroupError.REBALANCE_IN_PROGRESS))
+        loaded.timers.cancel_all()
+        group = self._new_machine(before.group_id, GroupKind.CONSUMER)
+        assert isinstance(group, ConsumerGroup)
+        loaded.machine = group
+        kept = {member.member_id: member for member in members}
+        stale = [name for name, _ in self._queries.group_members(group.group_id)]
+        self.carry_out(
+            loaded,
+            group.take_over(
+                epoch=before.generation,
+                members=kept.values(),
+                stale=[member_id for member_id in stale if member_id not in kept],
+                catalog=catalog,
+            ),
+        )
+
+    def _downgrade(self, loaded: LoadedGroup, effect: BecomeClassic) -> None:
+        """Make a group of KIP-848 with classic members alone a classic one."""
+        before = loaded.machine
+        assert isinstance(before, ConsumerGroup)
+        group_id, generation = before.group_id, before.epoch
+        durable = downgraded(before, self._topic_name, rebalances=effect.rebalances)
+        loaded.timers.cancel_all()
+        loaded.machine = classic = ClassicGroup(group_id, self._settings)
+        command = SaveMembers(
+            group_id=group_id,
+            generation=generation,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
+            kind=GroupKind.CLASSIC,
+            empty=False,
+            state=encode_state(durable),
+            rows=[],
+            removed=list(effect.removed),
+            shard_epoch=loaded.shard_epoch,
+        )
+        loaded.offsets.commits_open += 1
+        self._journal.own(partial(self._save_downgraded, loaded, classic, command, effect.replies))
+        self.carry_out(loaded, classic.restore(generation, CONSUMER_PROTOCOL_TYPE, durable))
+
+    async def _save_downgraded(
+        self,
+        loaded: LoadedGroup,
+        machine: ClassicGroup,
+        command: SaveMembers,
+        replies: Sequence[Reply],
+    ) -> None:
+        error = await self._commit_all(loaded, [command])
+        if error is GroupError.NONE:
+            self.carry_out(loaded, replies)
+            return
+        failed = HeartbeatReply(error=error)
+        self.carry_out(loaded, [Reply(one.request, failed) for one in replies])
+        if loaded.machine is machine and self.holds(loaded):
+            self.carry_out(loaded, [*machine.end(error), ReadAgain()])
+
     def _new_machine(self, group_id: str, kind: GroupKind, *, generation: int = 0) -> Machine:
         if kind is GroupKind.SHARE:
             return ShareGroup(
@@ -379,18 +445,23 @@ class GroupMemory:
                 self._doubt_offsets(loaded)
                 self.forget_this(loaded)
                 self._journal.own(partial(self._read_again, loaded.machine.group_id))
+            elif type(effect) is BecomeClassic:
+                self._downgrade(loaded, effect)
             else:
                 # Counted from now, so that the group stays in memory until it is stored.
                 loaded.offsets.commits_open += 1
+                machine = loaded.machine
                 if type(effect) is Save:
-                    self._journal.own(partial(self._save, loaded, effect))
+                    assert isinstance(machine, ClassicGroup)
+                    self._journal.own(partial(self._save, loaded, machine, effect))
                 elif type(effect) is SaveShareMembers:
                     self._journal.own(partial(self._save_share_members, loaded, effect))
                 elif type(effect) is SaveSharePartitions:
                     self._journal.own(partial(self._save_shares, loaded, effect))
                 else:
                     assert type(effect) is SaveConsumers
-                    self._journal.own(partial(self._save_members, loaded, effect))
+                    assert isinstance(machine, ConsumerGroup)
+                    self._journal.own(partial(self._save_members, loaded, machine, effect))
         self.settle(loaded)
 
     def request(self) -> tuple[int, asyncio.Future[object]]:
@@ -425,9 +496,9 @@ class GroupMemory:
                 return
             await wait(READ_AGAIN_S)
 
-    async def _save_members(self, loaded: LoadedGroup, save: SaveConsumers) -> None:
-        machine = loaded.machine
-        assert isinstance(machine, ConsumerGroup)
+    async def _save_members(
+        self, loaded: LoadedGroup, machine: ConsumerGroup, save: SaveConsumers
+    ) -> None:
         commands = commands_of(save, group_id=machine.group_id, shard_epoch=loaded.shard_epoch)
         error = await self._commit_all(loaded, commands)
         self.carry_out(loaded, machine.saved(save.save, error))
@@ -460,9 +531,8 @@ class GroupMemory:
             loaded.offsets.commits_open -= 1
         return GroupError.NONE
 
-    async def _save(self, loaded: LoadedGroup, save: Save) -> None:
-        machine = loaded.machine
-        assert isinstance(machine, ClassicGroup)
+    async def _save(self, loaded: LoadedGroup, machine: ClassicGroup, save: Save) -> None:
+        # Meanwhile the group may have become one of the other protocol: this is its former machine.
         try:
             answer = await self._journal.commit(
                 SaveGroup(

@@ -2,10 +2,30 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from penstock.model.group_configs import CONSUMER_HEARTBEAT, CONSUMER_SESSION
 
 INT32_MAX = (1 << 31) - 1
+
+
+class MigrationPolicy(StrEnum):
+    """The ways in which groups with members may change their protocol; the names are Kafka's."""
+
+    DISABLED = "disabled"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    BIDIRECTIONAL = "bidirectional"
+
+    @property
+    def upgrades(self) -> bool:
+        """Whether a classic group becomes a consumer group when a member of KIP-848 joins."""
+        return self in {MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL}
+
+    @property
+    def downgrades(self) -> bool:
+        """Whether a consumer group becomes a classic one when its last member of KIP-848 leaves."""
+        return self in {MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +47,8 @@ class GroupSettings:
     """group.consumer.heartbeat.interval.ms: what members of KIP-848 groups are answered."""
     consumer_size_max: int = INT32_MAX
     """group.consumer.max.size: members of one KIP-848 group at most."""
+    migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
+    """group.consumer.migration.policy"""
     share_size_max: int = 200
     """group.share.max.size: members of one share group at most."""
     share_sessions_max: int = 2_000

@@ -75,6 +75,8 @@ class ClassicGroup(StaticMembers):
             if group.leader in self.roster:
                 self.roster.leader = group.leader
             self.state = GroupState.STABLE
+            if group.rebalances:
+                self._prepare()
         return self._take()
 
     def join(self, request: int, join: JoinRequest) -> list[Effect]:

@@ -38,6 +38,8 @@ class GroupDescriber(ABC, Generic[G]):
         shows_operations: whether the answer says what the client may do with each group.
     """
 
+    kind: ClassVar[str]
+    """The kind's name in messages."""
     group_bytes: ClassVar[int]
     """The most bytes of a group in the answer, without its texts and members."""
 
@@ -67,6 +69,11 @@ class GroupDescriber(ABC, Generic[G]):
     @abstractmethod
     def missing(self, group_id: str) -> Entity:
         """Describe a group that `find` didn't find."""
+
+    def lack(self, group_id: str) -> str:
+        """Say what is missing where `find` didn't find a group."""
+        is_other = self.context.broker.groups.is_known(group_id)
+        return f"Group {group_id} {f'is not a {self.kind} group' if is_other else 'not found'}."
 
     def operations(self, group_id: str) -> int:
         """Return what the client may do with a group, if it asked for that."""
@@ -142,13 +149,9 @@ class GroupDescriber(ABC, Generic[G]):
 class AssignedDescriber(GroupDescriber[G]):
     """Describes groups of one kind whose server assigns partitions."""
 
-    kind: ClassVar[str]
-    """The kind's name in messages."""
-
     def missing(self, group_id: str) -> Entity:
         """See `GroupDescriber`."""
-        message = f"Group {group_id} is not a {self.kind} group."
-        return self.absent(group_id, GroupError.GROUP_ID_NOT_FOUND, message)
+        return self.absent(group_id, GroupError.GROUP_ID_NOT_FOUND, self.lack(group_id))
 
     def absent(
         self, group_id: str, error: GroupError | ErrorCode, message: str | None = None

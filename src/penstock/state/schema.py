@@ -26,6 +26,8 @@ MEMBERS_LEVEL: Final = 5
 groups")."""
 TRANSACTIONS_LEVEL: Final = 6
 """The level from which on there are transactions (docs/formats/journal.md, "Transactions")."""
+MIGRATION_LEVEL: Final = 6
+"""The level from which on a consumer group may have classic members."""
 SHARES_LEVEL: Final = 6
 """The level from which on there are share groups (docs/formats/journal.md, "Share groups")."""
 ACLS_LEVEL: Final = 6

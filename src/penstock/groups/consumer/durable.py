@@ -53,12 +53,13 @@ def commands_of(
     """Cut a save into commands of bounded size, to be journaled one after the other.
 
     All but the last say that further ones follow, so that a coordinator that finds only some of
-    them makes the targets again.
+    them makes the targets again. One that must be whole is one command.
     """
     rows: list[list[tuple[str, bytes]]] = [[]]
     size = 0
     for row in save.rows.items():
-        if len(rows[-1]) == ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
+        is_full = len(rows[-1]) == ROWS_AT_ONCE or size >= BYTES_AT_ONCE
+        if is_full and not save.is_whole:
             rows.append([])
             size = 0
         rows[-1].append(row)

@@ -44,6 +44,16 @@ class Subscription(Struct, frozen=True):
     rack: str = ""
 
 
+class ClassicPart(Struct, frozen=True):
+    """The part that classic members say beyond the others (KIP-848, "Online Migration").
+
+    `protocols`: pairs of name and metadata, as of its last JoinGroup.
+    """
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+
 class ConsumerMember(Struct, frozen=True):
     """A member. Times in milliseconds."""
 
@@ -65,6 +75,8 @@ class ConsumerMember(Struct, frozen=True):
     """The partitions that it must give up, and owns until it did."""
     target: Partitions = NONE
     """The partitions that the group's target gives it."""
+    classic: ClassicPart | None = None
+    """Present where the member speaks the classic protocol; None: it speaks KIP-848."""
 
     @property
     def owned(self) -> Partitions:
@@ -89,6 +101,9 @@ class MemberRow(Struct, frozen=True, array_like=True):
     assigned: list[tuple[bytes, list[int]]]
     revoking: list[tuple[bytes, list[int]]]
     target: list[tuple[bytes, list[int]]]
+    session_timeout_ms: int = -1
+    """Not negative: the member speaks the classic protocol, with this and the next."""
+    protocols: list[tuple[str, bytes]] = []
 
 
 _ROW: Final = VersionedState("member", MemberRow, version=ROW_VERSION)
@@ -112,6 +127,8 @@ def encode_member(member: ConsumerMember) -> bytes:
         assigned=partitions.pack(member.assigned),
         revoking=partitions.pack(member.revoking),
         target=partitions.pack(member.target),
+        session_timeout_ms=-1 if member.classic is None else member.classic.session_timeout_ms,
+        protocols=[] if member.classic is None else list(member.classic.protocols),
     )
     return _ROW.encode(row)
 
@@ -136,4 +153,11 @@ def decode_member(member_id: str, body: bytes, *, group_id: str) -> ConsumerMemb
         assigned=partitions.unpack(row.assigned),
         revoking=partitions.unpack(row.revoking),
         target=partitions.unpack(row.target),
+        classic=(
+            None
+            if row.session_timeout_ms < 0
+            else ClassicPart(
+                row.session_timeout_ms, tuple((name, said) for name, said in row.protocols)
+            )
+        ),
     )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from penstock.groups.consumer.member import ClassicPart
 from penstock.groups.consumer.partitions import Partitions
 from penstock.groups.errors import GroupError
 from penstock.groups.messages import CancelTimer, Reply, SetTimer
@@ -47,6 +48,17 @@ class HeartbeatReply:
     assigned: Partitions | None = None
 
 
+class ClassicJoin(NamedTuple):
+    """A JoinGroup as a consumer group takes it.
+
+    `beat`: what its subscription says. `is_newcomer`: it named no member id, and has a new one.
+    """
+
+    beat: Heartbeat
+    part: ClassicPart
+    is_newcomer: bool
+
+
 class TopicShape(NamedTuple):
     """A topic's id and partition count."""
 
@@ -79,6 +91,7 @@ class SaveMembers(NamedTuple):
     """Journal members of a group, then call `saved(save, error)`. One is under way at a time.
 
     `rows`: changed members by id, as `encode_member` makes them; `removed`: ids of those that left.
+    `is_whole`: it must be one command, since the journal has a classic group until then.
     """
 
     save: int
@@ -88,10 +101,23 @@ class SaveMembers(NamedTuple):
     is_empty: bool
     rows: Mapping[str, bytes]
     removed: tuple[str, ...]
+    is_whole: bool = False
 
 
 class ReadAgain(NamedTuple):
     """Memory holds what the journal refused: forget the group, and read it again."""
 
 
-Effect = Reply | SetTimer | CancelTimer | SaveMembers | ReadAgain
+class BecomeClassic(NamedTuple):
+    """The last member of KIP-848 has left, all others are classic: make the group a classic one.
+
+    `replies` are given once the journal has it. `removed`: ids of all members that the journal may
+    have rows of. `rebalances`: the members are to join again at once.
+    """
+
+    replies: tuple[Reply, ...]
+    removed: tuple[str, ...]
+    rebalances: bool
+
+
+Effect = Reply | SetTimer | CancelTimer | SaveMembers | ReadAgain | BecomeClassic

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 API_KEY: Final = 69
 VERSIONS: Final = (0, 1)
 
+CLASSIC_MEMBER: Final = 0
 CONSUMER_MEMBER: Final = 1
 GROUP_BYTES: Final = 120
 MEMBER_BYTES: Final = 40
@@ -55,14 +56,14 @@ class _Describer(AssignedDescriber[ConsumerGroup]):
             found += MEMBER_BYTES + sum(map(text_bytes, texts))
             found += text_bytes(member.instance_id) + text_bytes(subscription.regex)
             found += text_bytes(subscription.rack)
-            for numbers in (member.assigned, member.target):
+            for numbers in (member.owned, member.target):
                 found += TOPIC_BYTES * len(numbers) + PARTITION_BYTES * partitions.count(numbers)
         self.context.broker.turns.spend(len(group.members))
         return found
 
     def described(self, group: ConsumerGroup) -> tuple[Entity, int]:
         members = tuple(group.members[member_id] for member_id in sorted(group.members))
-        named = (each for member in members for each in (member.assigned, member.target))
+        named = (each for member in members for each in (member.owned, member.target))
         return self.whole(
             group.group_id,
             state=group.state.value,
@@ -86,7 +87,7 @@ class _Describer(AssignedDescriber[ConsumerGroup]):
             client_host=member.client_host,
             subscribed_topic_names=subscription.topics,
             subscribed_topic_regex=subscription.regex or None,
-            assignment=self.assignment(member.assigned),
+            assignment=self.assignment(member.owned),
             target_assignment=self.assignment(member.target),
-            member_type=CONSUMER_MEMBER,
+            member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
         )

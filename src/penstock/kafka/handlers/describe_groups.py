@@ -41,6 +41,7 @@ async def handle(context: RequestContext, request: "DescribeGroupsRequest") -> A
 
 class _Describer(GroupDescriber[GroupDescription]):
     group_bytes = GROUP_BYTES
+    kind = "classic"
 
     def find(self, group_id: str) -> GroupDescription | None:
         return self.context.broker.groups.describe(group_id)
@@ -72,7 +73,7 @@ class _Describer(GroupDescriber[GroupDescription]):
         return self.absent(
             group_id,
             GroupError.GROUP_ID_NOT_FOUND if is_error else GroupError.NONE,
-            f"Group {group_id} not found." if is_error else None,
+            self.lack(group_id) if is_error else None,
             state=GroupState.DEAD.value,
         )
 

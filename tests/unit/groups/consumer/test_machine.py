@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from penstock.groups.consumer.machine import REST_MS, REST_TIMER, RESTS_FROM
 from penstock.groups.consumer.member import STATIC_LEAVING_EPOCH
 from penstock.groups.consumer.messages import Heartbeat
 from penstock.groups.consumer.partitions import NONE
+from penstock.groups.consumer.roster import REST_MS, REST_TIMER, RESTS_FROM
 from penstock.groups.errors import GroupError
 from penstock.groups.generations import GroupState
 from penstock.groups.messages import Timer

@@ -21,8 +21,9 @@ from penstock.model.steps import at_once
 from penstock.state.commands import CreateTopic
 from penstock.system.turns import Turns
 from support.replies import body_of, encoded
+from support.slow import slow_unless
 from unit.kafka.conftest import NoSink, StandInLog
-from unit.kafka.handlers.test_turns_of_requests import CASES, arrays_of, entity
+from unit.kafka.handlers.test_turns_of_requests import CASES, arrays_of, entity, is_everyday
 
 ITEMS = 1_500
 """In a request: a byte too few for each is more than `BASE_BYTES`."""
@@ -175,7 +176,7 @@ def asked(api: str, version: int) -> Sequence[Any]:
     return requests
 
 
-@pytest.mark.parametrize("api", sorted({api for api, _ in CASES}))
+@pytest.mark.parametrize("api", slow_unless(is_everyday, sorted({api for api, _ in CASES})))
 async def test_no_answer_is_longer_than_its_bound(face: Any, api: str) -> None:
     broker = face.broker
     broker.log = StandInLog()

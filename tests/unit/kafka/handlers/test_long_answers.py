@@ -14,9 +14,11 @@ from penstock.kafka.replies import PIECE_BYTES, SMALL_ANSWER_BYTES, PiecedReply
 from penstock.kafka.wire import schema
 from penstock.system.turns import Turns
 from support.replies import body_of
+from support.slow import slow_unless
 from unit.kafka.conftest import StandInLog
 from unit.kafka.handlers import test_answer_bounds
 from unit.kafka.handlers.test_answer_bounds import asked, context_of, fill
+from unit.kafka.handlers.test_turns_of_requests import is_everyday
 
 SHORT = ("api_versions", "describe_cluster", "heartbeat", "init_producer_id", "sync_group")
 """No array in the request or in what there is makes these long."""
@@ -38,7 +40,7 @@ async def exchanged(broker: Any, api: str, version: int, body: memoryview) -> An
     return None if exchange.error else exchange.reply
 
 
-@pytest.mark.parametrize(("api", "version"), CASES)
+@pytest.mark.parametrize(("api", "version"), slow_unless(is_everyday, CASES))
 async def test_a_long_answer_leaves_in_pieces(
     face: Any, monkeypatch: pytest.MonkeyPatch, api: str, version: int
 ) -> None:

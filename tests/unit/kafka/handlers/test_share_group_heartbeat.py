@@ -57,7 +57,7 @@ async def test_members_share_partitions_once_they_are_more(face: Any) -> None:
     )
     group, missing = described.groups
     assert missing.error_code.name == "group_id_not_found"
-    assert missing.error_message == "Group x is not a share group."
+    assert missing.error_message == "Group x not found."
     assert (group.group_state, group.group_epoch, group.assignment_epoch) == ("Stable", 3, 3)
     assert group.assignor_name == "simple"
     has = {

@@ -1,0 +1,298 @@
+"""Groups whose members change their protocol one by one, through the coordinator."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.groups.consumer.messages import HeartbeatReply
+from penstock.groups.consumer.partitions import NONE, Partitions
+from penstock.groups.errors import GroupError
+from penstock.groups.messages import JoinReply, Leaver, Protocol, SyncReply, SyncRequest
+from penstock.groups.settings import GroupSettings, MigrationPolicy
+from penstock.groups.subscription import read_assignment, read_subscription, write_assignment
+from penstock.state.commands import SetFeatureLevel
+from penstock.state.rows import GroupKind
+from penstock.state.schema import FEATURE_LEVEL_MAX
+from unit.groups.calls import join as join_as
+from unit.groups.calls import write
+from unit.groups.fakes import QUICK, World, pass_ms, world
+from unit.groups.test_consumer_groups import beat, enter
+
+TOPIC = "flights"
+
+
+def subscription(owned: Sequence[int] = (), *, rack: str | None = None) -> bytes:
+    """What a consumer of `flights` says, in version 3."""
+    topics = struct.pack(">hi", 3, 1) + struct.pack(">h", len(TOPIC)) + TOPIC.encode()
+    has = write_assignment({TOPIC: owned} if owned else {})[2:-4]
+    named = struct.pack(">h", -1) if rack is None else struct.pack(">h", len(rack)) + rack.encode()
+    return topics + struct.pack(">i", -1) + has + struct.pack(">i", 7) + named
+
+
+async def join(
+    one: World, member_id: str = "", owned: Sequence[int] = (), name: str = "range", **fields: Any
+) -> JoinReply:
+    """Join as a classic consumer, with an id that the coordinator gives."""
+    protocols = (Protocol(name, subscription(owned)),)
+    return await join_as(one, member_id=member_id, protocols=protocols, **fields)
+
+
+async def sync(
+    one: World, joined: JoinReply, given: dict[str, list[int]] | None = None
+) -> SyncReply:
+    assignments = {
+        member_id: write_assignment({TOPIC: numbers})
+        for member_id, numbers in (given or {}).items()
+    }
+    request = SyncRequest(
+        member_id=joined.member_id,
+        instance_id=None,
+        generation=joined.generation,
+        protocol_type="consumer",
+        protocol_name=joined.protocol_name,
+        assignments=assignments,
+    )
+    return await one.groups.sync("g", request)
+
+
+def has(reply: SyncReply | HeartbeatReply) -> list[int]:
+    if isinstance(reply, HeartbeatReply):
+        return sorted(number for numbers in (reply.assigned or NONE).values() for number in numbers)
+    assert reply.error is GroupError.NONE
+    assignment = read_assignment(reply.assignment)
+    assert assignment is not None
+    return sorted(assignment.partitions.get(TOPIC, ()))
+
+
+def kind(one: World) -> GroupKind:
+    (overview,) = one.groups.overviews()
+    return overview.kind
+
+
+def owns(one: World, *numbers: int) -> Partitions:
+    return {one.topic(TOPIC).topic_id: frozenset(numbers)}
+
+
+def lives(one: World, joined: JoinReply, generation: int | None = None) -> GroupError:
+    return one.groups.heartbeat(
+        "g", joined.member_id, None, joined.generation if generation is None else generation
+    )
+
+
+async def opened(path: Path, settings: GroupSettings = QUICK) -> World:
+    one = world(path, settings)
+    one.topic(TOPIC, 4)
+    await one.committer.commit([SetFeatureLevel(level=FEATURE_LEVEL_MAX)])
+    return one
+
+
+async def alone(one: World, **fields: Any) -> JoinReply:
+    """A classic group of one member that has everything, and a committed offset."""
+    joined = await join(one, **fields)
+    assert has(await sync(one, joined, {joined.member_id: [0, 1, 2, 3]})) == [0, 1, 2, 3]
+    result = await one.groups.commit_offsets(
+        "g",
+        [write(one, 5)],
+        member_id=joined.member_id,
+        instance_id=fields.get("instance_id"),
+        generation=joined.generation,
+    )
+    assert result.error is GroupError.NONE
+    return joined
+
+
+async def test_a_group_is_upgraded_and_downgraded_with_its_offsets(tmp_path: Path) -> None:
+    one = await opened(tmp_path)
+    old = await alone(one)
+    new = await enter(one, "new")
+    assert (kind(one), has(new)) == (GroupKind.CONSUMER, []), "the classic member has all still"
+    assert lives(one, old) is GroupError.REBALANCE_IN_PROGRESS
+    # It gives all up before it joins, as eager members do.
+    again = await join(one, old.member_id)
+    assert (again.member_id, again.generation) == (old.member_id, new.epoch)
+    assert (again.leader, again.members) == ("", ()), "the server assigns"
+    kept = has(await sync(one, again))
+    assert len(kept) == 2
+    given = has(await beat(one, "new", new.epoch))
+    assert sorted(kept + given) == [0, 1, 2, 3]
+    assert lives(one, again) is GroupError.NONE
+    described = one.groups.describe_consumers("g")
+    assert described is not None
+    assert [member.classic is None for member in described.members.values()] == [False, True]
+    # And back: the classic member is to lead a group of its own.
+    assert (await beat(one, "new", -1)).error is GroupError.NONE
+    assert kind(one) is GroupKind.CLASSIC
+    assert lives(one, again) is GroupError.REBALANCE_IN_PROGRESS
+    alone_again = await join(one, old.member_id)
+    assert alone_again.leader == old.member_id
+    assert alone_again.generation > again.generation
+    assert has(await sync(one, alone_again, {old.member_id: [0, 1, 2, 3]})) == [0, 1, 2, 3]
+    assert [kept.offset for kept in (await one.groups.fetch_offsets("g")).values()] == [5]
+    assert not one.queries.group_members("g")
+    await one.close()
+
+
+async def test_both_kinds_of_members_go_on_after_a_crash(tmp_path: Path) -> None:
+    one = await opened(tmp_path)
+    old = await alone(one)
+    new = await enter(one, "new")
+    two = one.crash()
+    assert kind(two) is GroupKind.CONSUMER
+    assert lives(two, old) is GroupError.REBALANCE_IN_PROGRESS
+    assert has(await beat(two, "new", new.epoch)) == [], "the other may read all still"
+    again = await join(two, old.member_id)
+    assert len(has(await sync(two, again))) == 2
+    await two.close()
+
+
+async def test_a_crash_after_a_downgrade_forgets_no_rebalance(tmp_path: Path) -> None:
+    one = await opened(tmp_path)
+    old = await alone(one)
+    new = await enter(one, "new")
+    again = await join(one, old.member_id)
+    await sync(one, again)
+    await beat(one, "new", new.epoch)
+    await beat(one, "new", -1)
+    two = one.crash()
+    assert kind(two) is GroupKind.CLASSIC
+    assert lives(two, again) is GroupError.REBALANCE_IN_PROGRESS, "half has no reader"
+    await two.close()
+
+
+async def test_a_cooperative_member_keeps_what_it_has_until_it_gives_it_up(tmp_path: Path) -> None:
+    one = await opened(tmp_path)
+    old = await alone(one, name="cooperative-sticky")
+    new = await enter(one, "new")
+    told = await join(one, old.member_id, [0, 1, 2, 3], "cooperative-sticky")
+    assert told.generation == old.generation, "it has something to give up in its epoch"
+    kept = has(await sync(one, told))
+    assert len(kept) == 2
+    assert has(await beat(one, "new", new.epoch)) == []
+    done = await join(one, old.member_id, kept, "cooperative-sticky")
+    assert (done.generation, has(await sync(one, done))) == (new.epoch, kept)
+    assert len(has(await beat(one, "new", new.epoch))) == 2
+    await one.close()
+
+
+async def test_a_silent_classic_member_loses_its_partitions(tmp_path: Path) -> None:
+    one = await opened(tmp_path)
+    await alone(one)
+    new = await enter(one, "new")
+    await pass_ms(9_000)
+    assert has(await beat(one, "new", new.epoch)) == []
+    await pass_ms(2_000)
+    # Its session is its own, of ten seconds.
+    assert has(await beat(one, "new", new.epoch, owned=NONE)) == [0, 1, 2, 3]
+    await one.close()
+
+
+async def test_members_that_share_no_assignor_are_refused(tmp_path: Path) -> None:
+    one = await opened(tmp_path)
+    await alone(one)
+    await enter(one, "new")
+    assert (await join(one, name="sticky")).error is GroupError.INCONSISTENT_GROUP_PROTOCOL
+    assert (await join_as(one, protocol_type="connect")).error is (
+        GroupError.INCONSISTENT_GROUP_PROTOCOL
+    )
+    told = await join(one, id_required=True)
+    assert told.error is GroupError.MEMBER_ID_REQUIRED
+    assert (await join(one, told.member_id)).error is GroupError.NONE
+    await one.close()
+
+
+async def test_generations_and_members_that_are_others_are_refused(tmp_path: Path) -> None:
+    one = await opened(tmp_path)
+    old = await alone(one)
+    new = await enter(one, "new")
+    assert lives(one, old, 9) is GroupError.ILLEGAL_GENERATION
+    assert one.groups.heartbeat("g", "new", None, new.epoch) is GroupError.UNKNOWN_MEMBER_ID
+    assert (await sync(one, old)).error is GroupError.REBALANCE_IN_PROGRESS
+    again = await join(one, old.member_id)
+    unlike = JoinReply(
+        member_id=again.member_id, generation=again.generation, protocol_name="roundrobin"
+    )
+    assert (await sync(one, unlike)).error is GroupError.INCONSISTENT_GROUP_PROTOCOL
+    result = await one.groups.commit_offsets(
+        "g", [write(one, 6)], member_id=old.member_id, instance_id=None, generation=9
+    )
+    assert result.error is GroupError.ILLEGAL_GENERATION
+    _, results = one.groups.leave("g", [Leaver("x", None), Leaver(old.member_id, None)])
+    assert [found.error for found in results] == [GroupError.UNKNOWN_MEMBER_ID, GroupError.NONE]
+    await one.close()
+
+
+async def test_a_static_member_changes_its_protocol_in_its_place(tmp_path: Path) -> None:
+    one = await opened(tmp_path)
+    old = await alone(one, instance_id="i")
+    new = await enter(one, "new", instance_id="i")
+    assert (new.error, has(new)) == (GroupError.NONE, [0, 1, 2, 3]), "at once, and all of it"
+    fenced = one.groups.heartbeat("g", old.member_id, "i", old.generation)
+    assert fenced is GroupError.FENCED_INSTANCE_ID
+    stale = await join(one, old.member_id, instance_id="i")
+    assert stale.error is GroupError.FENCED_INSTANCE_ID
+    # The last member of the one protocol comes back as the first of the other: nobody rebalances.
+    back = await join(one, instance_id="i")
+    assert kind(one) is GroupKind.CLASSIC
+    assert has(await sync(one, back)) == [0, 1, 2, 3]
+    assert lives(one, back) is GroupError.NONE
+    await one.close()
+
+
+@pytest.mark.parametrize("policy", list(MigrationPolicy))
+async def test_a_policy_says_which_ways_are_open(tmp_path: Path, policy: MigrationPolicy) -> None:
+    one = await opened(
+        tmp_path, GroupSettings(initial_rebalance_delay_ms=0, migration_policy=policy)
+    )
+    old = await alone(one)
+    new = await enter(one, "new")
+    assert (new.error is GroupError.NONE) == policy.upgrades
+    assert kind(one) is (GroupKind.CONSUMER if policy.upgrades else GroupKind.CLASSIC)
+    if not policy.upgrades:
+        assert new.error is GroupError.GROUP_ID_NOT_FOUND
+        assert "online upgrade is disabled" in (new.message or "")
+        assert lives(one, old) is GroupError.NONE
+        # A group of the other protocol takes classic members unless all is closed.
+        one.groups.leave("g", [Leaver(old.member_id, None)])
+        assert (await enter(one, "new")).error is GroupError.NONE
+        is_shut = policy is MigrationPolicy.DISABLED
+        refusal = GroupError.INCONSISTENT_GROUP_PROTOCOL if is_shut else GroupError.NONE
+        assert (await join(one)).error is refusal
+    await beat(one, "new", -1)
+    assert kind(one) is (GroupKind.CLASSIC if policy.downgrades else GroupKind.CONSUMER)
+    await one.close()
+
+
+async def test_an_assignor_with_more_to_say_than_topics_is_not_upgraded(tmp_path: Path) -> None:
+    one = await opened(tmp_path)
+    joined = await join(one)
+    said = write_assignment({TOPIC: [0]})[:-4] + struct.pack(">i", 2) + b"me"
+    request = SyncRequest(
+        member_id=joined.member_id,
+        instance_id=None,
+        generation=joined.generation,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments={joined.member_id: said},
+    )
+    await one.groups.sync("g", request)
+    refused = await enter(one, "new")
+    assert refused.error is GroupError.GROUP_ID_NOT_FOUND
+    assert "custom assignor" in (refused.message or "")
+    assert lives(one, joined) is GroupError.NONE
+    await one.close()
+
+
+def test_a_subscription_says_topics_owned_partitions_and_rack() -> None:
+    found = read_subscription(subscription([2, 0], rack="z1"))
+    assert found is not None
+    assert (found.topics, found.owned, found.rack) == (frozenset([TOPIC]), {TOPIC: (0, 2)}, "z1")
+    without = read_subscription(subscription())
+    assert without is not None
+    assert (without.owned, without.rack) == ({}, "")
+    assert read_subscription(subscription([1])[:-8]) is None
+    assert read_assignment(write_assignment({TOPIC: [1]})[:-6]) is None
