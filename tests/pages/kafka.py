@@ -10,19 +10,14 @@ from penstock.model.topic_configs import INT64_MAX, TOPIC_CONFIGS, Standing, Top
 
 _MADE_FROM = "<!-- Made by `make docs`; change the code, not this page. -->"
 
-_SECURITY = "no authentication yet; the server listens on loopback"
 _QUOTAS = "no quotas yet"
 _TELEMETRY = "client metrics are not collected (KIP-714); Kafka 4.3.1 does not advertise it, either"
 _SHARE_STATE = "brokers among themselves: the state of share groups is in the journal"
 _STREAMS = "no streams groups yet (KIP-1071)"
 
 NOT_SERVED: dict[str, str] = {
-    "SaslHandshake": _SECURITY,
-    "SaslAuthenticate": _SECURITY,
     "DescribeClientQuotas": _QUOTAS,
     "AlterClientQuotas": _QUOTAS,
-    "DescribeUserScramCredentials": _SECURITY,
-    "AlterUserScramCredentials": _SECURITY,
     "GetTelemetrySubscriptions": _TELEMETRY,
     "PushTelemetry": _TELEMETRY,
     "InitializeShareGroupState": _SHARE_STATE,

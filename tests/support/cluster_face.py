@@ -93,6 +93,9 @@ class NoSink:
     def end_when_answered(self, error: PenstockError) -> None:
         raise error
 
+    def authenticated(self) -> None:
+        pass
+
     def takes_files(self) -> bool:
         return False
 

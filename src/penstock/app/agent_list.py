@@ -4,6 +4,7 @@ from typing import Final
 
 from penstock.app.parts import Parts
 from penstock.membership.membership import Membership
+from penstock.security.listener import LISTENERS_LABEL, parse_endpoints
 from penstock.state.cluster_tables import GROUP_SHARDS
 
 HTTP_LABEL: Final = "penstock.http"
@@ -31,6 +32,7 @@ def list_agents(parts: Parts, membership: Membership) -> list[dict[str, object]]
                 "kafka": agent.endpoint,
                 "http": labels.pop(HTTP_LABEL, agent.peer),
                 "peer": agent.peer,
+                "listeners": parse_endpoints(labels.pop(LISTENERS_LABEL, "")),
                 "labels": labels,
                 "shards": owned,
                 "wal_runs": wal_runs.get(agent.agent_id, 0),

@@ -31,12 +31,15 @@ _EVENTS: Final = {
     "refused_batches": "penstock_refused_batches_total",
     "handed_over_batches": "penstock_handed_over_batches_total",
     "late_transaction_requests": "penstock_late_transaction_requests_total",
+    "authentications": "penstock_authentications_total",
+    "failed_authentications": "penstock_failed_authentications_total",
+    "failed_tls_handshakes": "penstock_failed_tls_handshakes_total",
     "limited_topics": "penstock_limited_topics_total",
 }
 _LABELLED_EVENTS: Final = {
     "refused": (
         "penstock_refused_connections_total",
-        ("connections_max", "max_connections_per_ip", "draining"),
+        ("connections_max", "max_connections_per_ip", "tls_handshakes", "draining"),
     ),
     "ended": ("penstock_ended_connections_total", tuple(Ending)),
     "waited": ("penstock_inflight_waits_total", tuple(Lane)),

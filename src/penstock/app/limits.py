@@ -75,6 +75,8 @@ def kafka_settings(settings: ServerSettings) -> KafkaSettings:
         transaction_timeout_max_ms=settings.transaction_max_timeout_ms,
         transactional_id_expiration_ms=settings.transactional_id_expiration_ms,
         acls=_acl_settings(settings),
+        authentication_timeout_s=settings.authentication_timeout_ms / 1000,
+        authentication_bytes_max=settings.sasl_server_max_receive_size,
         log_dir=settings.data,
     )
 

@@ -31,6 +31,7 @@ from penstock.objects.opening import open_reliable_store
 from penstock.observability.metrics import Metrics
 from penstock.order.protocol import AgentIdentity
 from penstock.ports.objects import ObjectStore
+from penstock.security.listener import DEFAULT_NAME, LISTENERS_LABEL, format_endpoints
 from penstock.state.schema import FEATURE_LEVEL_MAX
 from penstock.system.files import PosixDevice
 from penstock.version import VERSION
@@ -126,6 +127,8 @@ class Opening:
         labels = settings.labels
         if environment.http is not None:
             labels = {**labels, HTTP_LABEL: str(environment.http)}
+        if [each.name for each in environment.listeners] not in ([], [DEFAULT_NAME]):
+            labels = {**labels, LISTENERS_LABEL: format_endpoints(environment.listeners)}
         return AgentSettings(
             identity=AgentIdentity(
                 agent_id=me,

@@ -21,6 +21,7 @@ from penstock.log.layout import DataLayout
 from penstock.observability.metrics import Metrics
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
+from penstock.security.listener import Listener
 from penstock.state.ages import Ages
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
@@ -45,6 +46,8 @@ class Environment(NamedTuple):
     """The address of this server in answers to clients."""
     peer: Address | None
     """Other agents call this agent at this address; None: this agent has no HTTP port."""
+    listeners: Sequence[Listener] = ()
+    """The listeners of Kafka clients; the first one has the address above. Empty: that alone."""
     http: Address | None = None
     """Tools reach the HTTP port at this address; None: at the same address as agents."""
 

@@ -24,9 +24,11 @@ from penstock.app.host.leftover_wals import has_had_workers
 from penstock.app.host.workers import JOURNAL_WRITER
 from penstock.app.http.counts import HttpCounts
 from penstock.app.limits import http_limits
+from penstock.app.listening import Listening, as_listener
 from penstock.app.parts import Environment, Parts
 from penstock.config.addresses import Address, parse_address
-from penstock.config.checks import advertised_address, is_cluster, warnings
+from penstock.config.checks import is_cluster, warnings
+from penstock.config.listeners import listeners
 from penstock.config.settings import ServerSettings
 from penstock.log.layout import DataLayout
 from penstock.model.errors import (
@@ -38,6 +40,8 @@ from penstock.model.errors import (
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 from penstock.recovery import directory
+from penstock.security.listener import Listener
+from penstock.security.passwords import PasswordChecks
 from penstock.system import background
 from penstock.system.believed_clock import BelievedClock
 from penstock.system.heard import swallowed_counts
@@ -107,7 +111,12 @@ class Server:
         self._draining = False
         self._backing_up = False
         self._ready_s = 0.0
-        self.kafka_address = parse_address(settings.kafka, setting="kafka")
+        self._listener_settings = listeners(settings)
+        self.kafka_address = self._listener_settings[0].address
+        """The address of the first listener of Kafka clients."""
+        self.listeners: Sequence[Listener] = ()
+        """The listeners of Kafka clients, once they are bound."""
+        self._passwords = PasswordChecks()
         self.http_address = parse_address(settings.http, setting="http") if settings.http else None
         self.peer_address: Address | None = None
         """Other agents are served at this address; None until the server has started."""
@@ -134,29 +143,45 @@ class Server:
         """
         for text in warnings(self.settings):
             logger.warning("%s", text)
+        kafka: list[socket.socket] = []
         listeners: list[socket.socket] = []
         try:
             # Ports are bound before the parts are opened, since the parts publish the addresses.
             # Clients are accepted only once they can be served.
-            listeners.append(_bind(self.kafka_address, setting="kafka"))
-            self.kafka_address = _bound(self.kafka_address, listeners[0])
+            addresses = []
+            for each in self._listener_settings:
+                kafka.append(_bind(each.address, setting=each.setting))
+                addresses.append(_bound(each.address, kafka[-1]))
+            self.kafka_address = addresses[0]
+            self.listeners = tuple(map(as_listener, self._listener_settings, addresses))
+            listening = Listening(self.settings, self.listeners)
             if self.http_address is not None:
                 listeners.append(_bind(self.http_address, setting="http"))
-                self.http_address = _bound(self.http_address, listeners[1])
+                self.http_address = _bound(self.http_address, listeners[0])
                 if is_cluster(self.settings):
                     listeners.append(_bind_peer(self.settings.peer, self.http_address))
                     self.peer_address = _bound(
                         parse_address(self.settings.peer, setting="peer")
                         if self.settings.peer
                         else self.http_address,
-                        listeners[2],
+                        listeners[1],
                     )
-            for listener in listeners:
+            for listener in (*kafka, *listeners):
                 give_up_unreachable_peers(listener, self.settings.tcp_keepalive_ms)
             self._background = background.of_loop()
             parts = self._parts = await self._open()
+            parts.broker.listeners = self.listeners
+            parts.broker.authenticator = listening.authenticator(
+                lambda: parts.view.credentials,
+                self._passwords,
+                clock=self._clock,
+                random=self._random,
+            )
             await parts.start()
-            await parts.kafka.start(listeners[0])
+            for bound, one in zip(kafka, self.listeners, strict=True):
+                await parts.kafka.start(
+                    bound, one, tls=listening.context(one), name_client=listening.name_client
+                )
             self._ready_s = self._clock.monotonic_s()
             backlog = self._backlog = Backlog(
                 parts.queries, parts.pool, self.settings.compaction_warn_bytes
@@ -169,10 +194,11 @@ class Server:
                 name="pipeline's status", interval_s=PIPELINE_INTERVAL_S, run=pipeline.run_once
             )
             look = Job(name="clock", interval_s=_LOOK_S, run=self._look_at_clock)
-            self._jobs = Jobs([*parts.jobs(), count, ask, look], on_fatal=self._on_fatal)
+            jobs = [*parts.jobs(), *listening.jobs(parts.pool), count, ask, look]
+            self._jobs = Jobs(jobs, on_fatal=self._on_fatal)
             self._jobs.start()
             if self.http_address is not None:
-                await self._start_http(parts, listeners[1:])
+                await self._start_http(parts, listeners)
                 if self.settings.compaction and not self._worker:
                     await self._start_compaction(parts, self.http_address)
             # The modules are imported soon, so that the first member of a group needn't wait for
@@ -182,7 +208,7 @@ class Server:
             asyncio.get_running_loop().call_later(_SCHEMAS_AFTER_S, _import_schemas)
         except BaseException:
             await self.stop()
-            for listener in listeners:
+            for listener in (*kafka, *listeners):
                 listener.close()
             raise
 
@@ -214,6 +240,7 @@ class Server:
             logger.info("the WAL still holds records; the next start serves them from the WAL")
         await asyncio.gather(*(port.close() for port in self._http))
         parts.closing.close()
+        self._passwords.close()
         self._parts = None
 
     def status(self) -> dict[str, object]:
@@ -280,14 +307,14 @@ class Server:
         return self.parts.not_ready() or self._background.not_ready()
 
     async def _open(self) -> Parts:
-        advertised = advertised_address(self.settings)
-        if not advertised.port:
-            advertised = Address(advertised.host, self.kafka_address.port)
+        first = self.listeners[0]
+        advertised = Address(first.advertised_host, first.advertised_port)
         environment = Environment(
             clock=self._clock,
             random=self._random,
             on_fatal=self._on_fatal,
             advertised=advertised,
+            listeners=self.listeners,
             peer=_reached(self.peer_address or self.http_address, advertised),
             http=_reached(self.http_address, advertised) if self.peer_address else None,
         )

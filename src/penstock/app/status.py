@@ -30,6 +30,14 @@ def status(
         "uptime_s": round(now_s - ready_s, 3),
         "kafka": str(kafka),
         "advertised": str(Address(broker.advertised_host, broker.advertised_port)),
+        "listeners": [
+            {
+                "name": each.name,
+                "protocol": each.protocol,
+                "advertised": str(Address(each.advertised_host, each.advertised_port)),
+            }
+            for each in broker.listeners
+        ],
         "http": str(http) if http else None,
         "data": str(parts.layout.root),
         "topics": len(topics),

@@ -3,7 +3,9 @@
 import re
 from typing import Final
 
-from penstock.config.addresses import Address, parse_address, parse_counts
+from penstock.config.addresses import parse_address, parse_counts
+from penstock.config.listeners import ListenerSettings, authenticates, listeners
+from penstock.config.security_checks import check_security, security_warnings
 from penstock.config.settings import ServerSettings
 from penstock.model.errors import InvalidRequestError
 
@@ -17,16 +19,6 @@ def is_cluster(settings: ServerSettings) -> bool:
     return bool(settings.journal)
 
 
-def advertised_address(settings: ServerSettings) -> Address:
-    """Return the address that clients connect to; the listening address where none is set.
-
-    Its port is 0 where the listening port is chosen at start.
-    """
-    if settings.advertised:
-        return parse_address(settings.advertised, setting="advertised")
-    return parse_address(settings.kafka, setting="kafka")
-
-
 def check_together(settings: ServerSettings) -> None:
     """Check what one field alone can't show.
 
@@ -34,28 +26,14 @@ def check_together(settings: ServerSettings) -> None:
         InvalidRequestError: names the settings that contradict one another.
     """
     check_places(settings)
-    kafka = parse_address(settings.kafka, setting="kafka")
+    check_security(settings)
     http = parse_address(settings.http, setting="http") if settings.http else None
     peer = parse_address(settings.peer, setting="peer") if settings.peer else None
     parse_counts(
         settings.max_connections_per_ip_overrides, setting="max_connections_per_ip_overrides"
     )
-    if settings.advertised:
-        advertised = parse_address(settings.advertised, setting="advertised")
-        if advertised.is_wildcard or advertised.port == 0:
-            raise InvalidRequestError(
-                "read setting",
-                "advertised",
-                f"clients cannot connect to {advertised}",
-                "give the name and port under which they reach this server",
-            )
-    elif kafka.is_wildcard:
-        raise InvalidRequestError(
-            "read setting",
-            "kafka",
-            f"clients cannot connect to the wildcard address {kafka}",
-            "set advertised to the HOST:PORT under which they reach this server",
-        )
+    for listener in listeners(settings):
+        _check_listener(listener, settings)
     if settings.block_cache_bytes < 2 * settings.block_bytes:
         raise InvalidRequestError(
             "read setting",
@@ -63,7 +41,7 @@ def check_together(settings: ServerSettings) -> None:
             f"{settings.block_cache_bytes} bytes for blocks of {settings.block_bytes}",
             "give room for two blocks at least: a batch may lie across two",
         )
-    for name, address in (("kafka", kafka), ("http", http), ("peer", peer)):
+    for name, address in (("http", http), ("peer", peer)):
         if address and not address.is_loopback and not settings.allow_insecure:
             raise InvalidRequestError(
                 "read setting",
@@ -158,6 +136,36 @@ def check_places(settings: ServerSettings) -> None:
         )
 
 
+def _check_listener(listener: ListenerSettings, settings: ServerSettings) -> None:
+    setting, address, advertised = listener.setting, listener.address, listener.advertised
+    own = setting == "kafka"
+    if advertised is not address and (advertised.is_wildcard or advertised.port == 0):
+        raise InvalidRequestError(
+            "read setting",
+            "advertised" if own else "advertised_listeners",
+            f"clients cannot connect to {advertised}",
+            "give the name and port under which they reach this server",
+        )
+    if advertised.is_wildcard:
+        raise InvalidRequestError(
+            "read setting",
+            setting,
+            f"clients cannot connect to the wildcard address {address}",
+            "set advertised to the HOST:PORT under which they reach this server"
+            if own
+            else f"name {listener.name} in advertised_listeners, as clients reach it",
+        )
+    if not (address.is_loopback or settings.allow_insecure or authenticates(listener, settings)):
+        raise InvalidRequestError(
+            "read setting",
+            setting,
+            f"{address} can be reached from other machines, and clients of {listener.protocol} "
+            "are not asked who they are",
+            "listen on 127.0.0.1, make it a listener of SASL_SSL, or set allow_insecure = true if "
+            "the network is trusted",
+        )
+
+
 def _check_cluster(settings: ServerSettings) -> None:
     if settings.workers > 1 and is_cluster(settings):
         raise _refused("workers", "agents of a cluster are one process each", "start several")
@@ -194,7 +202,11 @@ def warnings(settings: ServerSettings) -> list[str]:
     exposed = [
         f"{name} on {text}"
         for name, text in (
-            ("Kafka", settings.kafka),
+            *(
+                ("Kafka", str(listener.address))
+                for listener in listeners(settings)
+                if not authenticates(listener, settings)
+            ),
             ("HTTP", settings.http),
             ("peers", settings.peer),
         )
@@ -203,8 +215,9 @@ def warnings(settings: ServerSettings) -> list[str]:
     if exposed:
         found.append(
             f"allow_insecure: {' and '.join(exposed)} can be reached from other machines without "
-            "encryption, authentication or authorization"
+            "authentication or authorization"
         )
+    found.extend(security_warnings(settings))
     if not settings.fsync:
         found.append(
             "fsync is off: a power cut loses records that were acknowledged, and may leave a WAL "

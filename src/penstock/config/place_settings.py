@@ -26,7 +26,11 @@ class PlaceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         "penstock-data"
     )
     kafka: Annotated[
-        str, of_addresses("HOST:PORT on which Kafka clients are served.", kafka="listeners")
+        str,
+        of_addresses(
+            "HOST:PORT on which Kafka clients are served, without encryption and authentication; "
+            "`listeners` takes its place."
+        ),
     ] = "127.0.0.1:9092"
     http: Annotated[
         str, of_addresses("HOST:PORT of metrics, health and status. Empty: no HTTP port.")
@@ -44,14 +48,13 @@ class PlaceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         of_addresses(
             "HOST:PORT that clients connect to. Empty: the `kafka` address, which then must not be "
             "a wildcard such as 0.0.0.0.",
-            kafka="advertised.listeners",
         ),
     ] = ""
     allow_insecure: Annotated[
         bool,
         of_addresses(
-            "Listen beyond loopback although there is no encryption, authentication or "
-            "authorization yet: any client that reaches the port can read and write everything."
+            "Listen beyond loopback on ports that don't ask clients who they are: any client that "
+            "reaches such a port can read and write everything."
         ),
     ] = False
 

@@ -1,11 +1,11 @@
 """Every setting of a server, each with its unit, bounds and a sentence of documentation.
 
-To add one: add a field to `ServerSettings`, or to `PlaceSettings` (`config.place_settings`), whose
-settings come first. Its type and the ending of its name say how text is read (`_bytes`,
-`_bytes_max`: sizes such as "64MiB"; `_ms`, `_minutes`: durations such as "10s"), and the command
-line, the environment, TOML files and docs/settings.md follow from the field. What is said of each
-is an `About` (`config.about`), where values come from is `config.sources`, what they must be
-together, `config.checks`.
+To add one: add a field to `ServerSettings`, or to `PlaceSettings` (`config.place_settings`) or
+`SecuritySettings` (`config.security_settings`), whose settings come first. Its type and the ending
+of its name say how text is read (`_bytes`, `_bytes_max`: sizes such as "64MiB"; `_ms`, `_minutes`:
+durations such as "10s"), and the command line, the environment, TOML files and docs/settings.md
+follow from the field. What is said of each is an `About` (`config.about`), where values come from
+is `config.sources`, what they must be together, `config.checks`.
 """
 
 from typing import Annotated, Literal
@@ -21,10 +21,10 @@ from penstock.config.about import (
     of_permissions,
     of_topics,
 )
-from penstock.config.place_settings import PlaceSettings
+from penstock.config.security_settings import SecuritySettings
 
 
-class ServerSettings(PlaceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ServerSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of one server. Units are in the names: bytes, milliseconds, minutes."""
 
     request_bytes_max: Annotated[

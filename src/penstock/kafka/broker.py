@@ -1,7 +1,7 @@
 """Everything that handlers reach: one value, assembled by the app."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from penstock.kafka.topic_room import Creations
 from penstock.order.port import Heads
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
+from penstock.security.listener import Listener
 from penstock.state.order_types import Committer
 from penstock.system.seldom import Seldom
 from penstock.system.turns import Turns
@@ -23,6 +24,7 @@ from penstock.system.turns import Turns
 if TYPE_CHECKING:
     from penstock.groups.coordinator import GroupCoordinator
     from penstock.log import Log
+    from penstock.security.authenticator import Authenticator
     from penstock.state.read.view import StateView
 
 
@@ -63,6 +65,10 @@ class Broker:
     """The cluster's agents; None: this server stands alone."""
     authority: Authority | None = field(init=False)
     """The authorizer; None: everything is allowed."""
+    listeners: Sequence[Listener] = ()
+    """This server's; empty: one, of PLAINTEXT. The address of the first one is the broker's own."""
+    authenticator: "Authenticator | None" = None
+    """Authenticates clients of listeners with SASL; None: there is none."""
     fetch_sessions: FetchSessions = field(init=False)
     auto_creation: AutoCreation = field(init=False)
     """How many topics requests for metadata may create."""
@@ -71,7 +77,8 @@ class Broker:
     seldom: Seldom = field(init=False)
     """Says which of handlers' warnings is worth a line."""
     nodes: Nodes = field(init=False)
-    """The brokers that clients are sent to."""
+    """The brokers that clients are sent to, with the addresses of their first listeners."""
+    _nodes_of: dict[str, Nodes] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.nodes = self.cluster or OneNode(self.node_id, self._itself)
@@ -88,6 +95,22 @@ class Broker:
     def epoch(self) -> int:
         """Leader epoch of every partition: of the last restore of this cluster."""
         return self.view.leader_epoch
+
+    def nodes_of(self, listener: str) -> Nodes:
+        """Return the brokers with the addresses of a listener of this server; "": of the first."""
+        if not listener:
+            return self.nodes
+        found = self._nodes_of.get(listener)
+        if found is None:
+            found = self._nodes_of[listener] = self._new_nodes(listener)
+        return found
+
+    def _new_nodes(self, name: str) -> Nodes:
+        if self.cluster is not None:
+            return self.cluster.of_listener(name)
+        own = next(each for each in self.listeners if each.name == name)
+        node = Node(self.node_id, own.advertised_host, own.advertised_port)
+        return OneNode(self.node_id, lambda: node)
 
     def _itself(self) -> Node:
         return Node(self.node_id, self.advertised_host, self.advertised_port)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.kafka.access import Access
 from penstock.kafka.alarm import Alarm
+from penstock.security.principals import ANONYMOUS
 
 if TYPE_CHECKING:
     from penstock.model.errors import PenstockError
+    from penstock.security.sasl.session import SaslSession
 
 
 NEVER_STALE: Final = (1 << 63) - 1
@@ -55,6 +57,10 @@ class ReplySink(Protocol):
         """
         ...
 
+    def authenticated(self) -> None:
+        """The client has proven who it is: the limits before that are lifted."""
+        ...
+
     def end_when_answered(self, error: "PenstockError") -> None:
         """Read no more, and close once what was received is answered."""
         ...
@@ -67,6 +73,9 @@ class ConnectionState:
     `access` belong to the handlers that use them; the connection itself never looks at them.
     `items` are the topics and partitions of Produces that have begun and aren't answered; one whose
     number isn't known counts 500.
+    `listener`: the name of the listener that the client came by; "": the first one. `session`: the
+    states of SASL; None: the listener has none. `principal` is "User:ANONYMOUS" until the client
+    has proven who it is.
     `seen_position`: the position of the journal that this agent had applied when it accepted the
     connection, or that what came by it since shows its client to have heard of.
     """
@@ -80,16 +89,26 @@ class ConnectionState:
         "items",
         "last_fetch",
         "last_produce",
+        "listener",
         "principal",
         "produces",
         "seen_position",
+        "session",
         "share_relays",
     )
 
     def __init__(
-        self, connection_id: int, sink: "ReplySink", *, seen_position: int = NEVER_STALE
+        self,
+        connection_id: int,
+        sink: "ReplySink",
+        *,
+        seen_position: int = NEVER_STALE,
+        listener: str = "",
+        session: "SaslSession | None" = None,
     ) -> None:
         self.id = connection_id
+        self.listener = listener
+        self.session = session
         self.seen_position = seen_position
         self.last_fetch: object = None
         self.last_produce: object = None
@@ -97,7 +116,7 @@ class ConnectionState:
         self.fetch_alarm: Alarm | None = None
         self.produces: deque[Unhanded] = deque()
         self.items = 0
-        self.principal: str = "User:ANONYMOUS"
+        self.principal = ANONYMOUS
         self.access: Access | None = None
         self._sink = sink
         self._ends: dict[str, Callable[[ConnectionState], None]] = {}
@@ -152,6 +171,11 @@ class ConnectionState:
         # They may have waited for those before them alone.
         while self.produces and self.produces[0].append_if_checked():
             self.produces.popleft()
+
+    def authenticated(self, principal: str) -> None:
+        """The client has proven to be a principal."""
+        self.principal = principal
+        self._sink.authenticated()
 
     def end(self, error: "PenstockError") -> None:
         """Close the connection once what has been received is answered; the log says why."""

@@ -9,6 +9,7 @@ from penstock.kafka.replies import SMALL_ANSWER_BYTES
 
 if TYPE_CHECKING:
     from penstock.kafka.broker import Broker
+    from penstock.kafka.nodes import Nodes
 
 
 class RequestContext:
@@ -58,6 +59,12 @@ class RequestContext:
             known = Access(authority, connection.principal, self.client_host)
             connection.access = known
         return known
+
+    @property
+    def nodes(self) -> "Nodes":
+        """The brokers that the client is sent to: their addresses are of the listener by which it
+        came."""
+        return self.broker.nodes_of(self.connection.listener)
 
     def reserve_answer(self, byte_count: int) -> "asyncio.Future[None] | None":
         """Reserve the answer's bytes by `ReplySink.reserve_answer`, unless the answer is small.

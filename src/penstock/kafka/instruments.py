@@ -14,7 +14,9 @@ class Instruments(Protocol):
     def count(self, event: str, amount: int = 1) -> None:
         """Something happened: "connections_opened", "connections_closed", "malformed_requests",
         "refused_batches", "handed_over_batches", "late_transaction_requests", "limited_topics",
-        "reply_bytes", "refused:<setting>" (see `Admission.refusal`; "draining"),
+        "authentications", "failed_authentications", "failed_tls_handshakes",
+        "reply_bytes", "refused:<setting>" (see `Admission.refusal`; "tls_handshakes",
+        "draining"),
         "ended:<Ending>", "waited:<Lane>" or "unserved:<Unserved>"."""
         ...
 

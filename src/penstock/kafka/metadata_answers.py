@@ -212,7 +212,7 @@ def _around(context: RequestContext, operations: int) -> tuple[bytes, bytes]:
     version, broker = context.api_version, context.broker
     flexible = version >= FLEXIBLE_FROM
     tags = NO_TAGS if flexible else b""
-    nodes = broker.nodes.all()
+    nodes = context.nodes.all()
     head = [
         INT32.pack(0) if version >= 3 else b"",
         count_bytes(len(nodes), flexible=flexible),
@@ -225,7 +225,7 @@ def _around(context: RequestContext, operations: int) -> tuple[bytes, bytes]:
             string_bytes(node.rack, flexible=flexible) if version >= 1 else b"",
             tags,
         )
-    controller = broker.nodes.controller(zone_of(context.client_id))
+    controller = context.nodes.controller(zone_of(context.client_id))
     head += [
         string_bytes(broker.cluster_id, flexible=flexible) if version >= 2 else b"",
         INT32.pack(controller) if version >= 1 else b"",

@@ -12,6 +12,7 @@ from penstock.placement.leaders import Leaders
 from penstock.placement.rendezvous import owner_of
 from penstock.placement.replicas import Replicas
 from penstock.placement.zones import ZONE_LABEL, Place, candidates
+from penstock.security.listener import DEFAULT_NAME, LISTENERS_LABEL, parse_endpoints
 from penstock.state.rows import Agent, AgentStatus
 
 if TYPE_CHECKING:
@@ -65,6 +66,11 @@ class Nodes(Protocol):
     def is_alone(self) -> bool:
         """Whether the journal is away from this broker and there for others: what is new since is
         known to them alone."""
+        ...
+
+    def of_listener(self, name: str) -> "Nodes":
+        """Return the same brokers with the addresses of a listener; those without it are left
+        out."""
         ...
 
 
@@ -121,6 +127,10 @@ class OneNode:
         """See `Nodes`."""
         return False
 
+    def of_listener(self, name: str) -> "Nodes":  # noqa: ARG002 - the port's
+        """See `Nodes`. The broker knows the addresses of its own listeners."""
+        return self
+
 
 class ClusterNodes:
     """The agents that the journal knows, as this agent's view has them."""
@@ -134,6 +144,7 @@ class ClusterNodes:
         is_cut_off: Callable[[], bool] = lambda: False,
         is_alone: Callable[[], bool] = lambda: False,
         quiet: Callable[[], frozenset[int]] = frozenset,
+        listener: str = "",
     ) -> None:
         """
         Args:
@@ -144,7 +155,9 @@ class ClusterNodes:
             is_cut_off: whether the journal has been away from this agent for long: then clients
                 are sent to others, who may well reach it, while there are any.
             is_alone: whether others are known to reach the journal meanwhile.
+            listener: the listener whose addresses clients are shown; "": each agent's first one.
         """
+        self._listener = listener
         self._me = me
         self._is_cut_off = is_cut_off
         self._is_alone = is_alone
@@ -231,6 +244,18 @@ class ClusterNodes:
         """See `Nodes`."""
         return self._is_alone()
 
+    def of_listener(self, name: str) -> "ClusterNodes":
+        """See `Nodes`."""
+        return ClusterNodes(
+            me=self._me,
+            view=self._view,
+            coordinator_of=self._coordinator_of,
+            is_cut_off=self._is_cut_off,
+            is_alone=self._is_alone,
+            quiet=self._quiet,
+            listener=name,
+        )
+
     def _follow(self) -> None:
         view = self._view
         is_cut_off, quiet = self._is_cut_off(), self._quiet()
@@ -242,8 +267,13 @@ class ClusterNodes:
             return
         self._was_cut_off, self._were_quiet = is_cut_off, quiet
         self._generation = view.agents_generation
-        live = [agent for agent in view.agents() if agent.live and agent.endpoint]
-        self._nodes = {agent.agent_id: _node(agent) for agent in live}
+        endpoints = {
+            agent.agent_id: endpoint_of(agent, self._listener)
+            for agent in view.agents()
+            if agent.live
+        }
+        live = [agent for agent in view.agents() if endpoints.get(agent.agent_id)]
+        self._nodes = {agent.agent_id: _node(agent, endpoints[agent.agent_id]) for agent in live}
         self._places = [
             Place(
                 agent=agent.agent_id,
@@ -266,6 +296,18 @@ class ClusterNodes:
         self._replicas.clear()
 
 
-def _node(agent: Agent) -> Node:
-    host, _, port = agent.endpoint.rpartition(":")
+def endpoint_of(agent: Agent, listener: str) -> str:
+    """Return HOST:PORT of an agent's listener; "": it has none of this name.
+
+    An agent publishes all its listeners in a label, unless it has the one of the setting `kafka`,
+    or is of a release that knows no others.
+    """
+    published = agent.labels.get(LISTENERS_LABEL, "")
+    if not listener or (not published and listener == DEFAULT_NAME):
+        return agent.endpoint
+    return parse_endpoints(published).get(listener, "")
+
+
+def _node(agent: Agent, endpoint: str) -> Node:
+    host, _, port = endpoint.rpartition(":")
     return Node(agent.agent_id, host.strip("[]"), int(port), agent.labels.get(ZONE_LABEL) or None)

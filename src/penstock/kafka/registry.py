@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Final
 
-from penstock.state.schema import SHARES_LEVEL, TRANSACTIONS_LEVEL
+from penstock.state.schema import SECURITY_LEVEL, SHARES_LEVEL, TRANSACTIONS_LEVEL
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,6 +74,7 @@ _ROWS: Final[tuple[tuple[int, str, str, int, int, int], ...]] = (
     (14, "SyncGroup", "sync_group", 0, 5, 4),
     (15, "DescribeGroups", "describe_groups", 0, 6, 5),
     (16, "ListGroups", "list_groups", 0, 5, 3),
+    (17, "SaslHandshake", "sasl_handshake", 0, 1, NEVER),
     (18, "ApiVersions", "api_versions", 0, 4, 3),
     (19, "CreateTopics", "create_topics", 2, 7, 5),
     (20, "DeleteTopics", "delete_topics", 1, 6, 4),
@@ -92,6 +93,7 @@ _ROWS: Final[tuple[tuple[int, str, str, int, int, int], ...]] = (
     (33, "AlterConfigs", "alter_configs", 0, 2, 2),
     (34, "AlterReplicaLogDirs", "alter_replica_log_dirs", 1, 2, 2),
     (35, "DescribeLogDirs", "describe_log_dirs", 1, 5, 2),
+    (36, "SaslAuthenticate", "sasl_authenticate", 0, 2, 2),
     (37, "CreatePartitions", "create_partitions", 0, 3, 2),
     (38, "CreateDelegationToken", "create_delegation_token", 1, 3, 2),
     (39, "RenewDelegationToken", "renew_delegation_token", 1, 2, 2),
@@ -103,6 +105,8 @@ _ROWS: Final[tuple[tuple[int, str, str, int, int, int], ...]] = (
     (45, "AlterPartitionReassignments", "alter_partition_reassignments", 0, 1, 0),
     (46, "ListPartitionReassignments", "list_partition_reassignments", 0, 0, 0),
     (47, "OffsetDelete", "offset_delete", 0, 0, NEVER),
+    (50, "DescribeUserScramCredentials", "describe_user_scram_credentials", 0, 0, 0),
+    (51, "AlterUserScramCredentials", "alter_user_scram_credentials", 0, 0, 0),
     (55, "DescribeQuorum", "describe_quorum", 0, 2, 0),
     (57, "UpdateFeatures", "update_features", 0, 2, 0),
     (60, "DescribeCluster", "describe_cluster", 0, 2, 0),
@@ -139,6 +143,8 @@ OF_GROUPS: Final = frozenset(
         "ShareGroupHeartbeat",
         "ShareAcknowledge",
         "ApiVersions",
+        "SaslHandshake",
+        "SaslAuthenticate",
         "InitProducerId",
         "AddPartitionsToTxn",
         "AddOffsetsToTxn",
@@ -185,9 +191,15 @@ OF_SHARES: Final = frozenset(
 """APIs that are served from the feature level of share groups on."""
 
 
+OF_CREDENTIALS: Final = frozenset({"DescribeUserScramCredentials", "AlterUserScramCredentials"})
+"""APIs that are served from the feature level of credentials on."""
+
+
 def _level(name: str) -> int:
     if name in OF_SHARES:
         return SHARES_LEVEL
+    if name in OF_CREDENTIALS:
+        return SECURITY_LEVEL
     return TRANSACTIONS_LEVEL if name in OF_TRANSACTIONS else 1
 
 
@@ -220,5 +232,19 @@ def is_of_groups(key: int | None) -> bool:
     """Whether a request with this API key, if it is known, is a group call."""
     return key in _GROUP_KEYS
 
+
+SASL_TOKEN: Final = Api(
+    key=-1,
+    name="SaslToken",
+    module="sasl_token",
+    versions_min=0,
+    versions_max=0,
+    flexible_from=NEVER,
+    advertised_min=0,
+    shapes=(0,),
+    of_groups=True,
+    stage="request:SaslAuthenticate",
+)
+"""Stands for what a client sends after SaslHandshake 0: it has no header, and no key."""
 
 BY_MODULE: Final[dict[str, Api]] = {api.module: api for api in APIS.values()}

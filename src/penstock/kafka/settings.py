@@ -68,5 +68,9 @@ class KafkaSettings:
     """Kafka's transactional.id.expiration.ms, as DescribeConfigs shows it."""
     acls: AclSettings | None = None
     """The authorizer's settings; None: there is no authorizer, everything is allowed."""
+    authentication_timeout_s: float = 10.0
+    """How long a client may take for TLS, and then for SASL."""
+    authentication_bytes_max: int = 512 << 10
+    """Kafka's sasl.server.max.receive.size: a frame of a client that isn't authenticated."""
     log_dir: str = "penstock"
     """The directory's name in answers of DescribeLogDirs."""

@@ -14,7 +14,7 @@ _IN_SYNC_CONFIG: Final = "min.insync.replicas"
 
 def replicas_of(context: RequestContext) -> Replicas:
     """Return the replicas of partitions that the client is shown; the first one leads."""
-    return context.broker.nodes.replicas(zone_of(context.client_id))
+    return context.nodes.replicas(zone_of(context.client_id))
 
 
 def in_sync_min(topic: "Topic", view: "StateView") -> int:

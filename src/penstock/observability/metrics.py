@@ -83,7 +83,7 @@ _TABLE: Final = (
         "penstock_refused_connections_total",
         _C,
         "Connections of Kafka clients that were not accepted, by the setting that allows no more; "
-        "`draining`: the server was ending.",
+        "`tls_handshakes`: too many were under way; `draining`: the server was ending.",
         "reason",
     ),
     Metric(
@@ -91,9 +91,22 @@ _TABLE: Final = (
         _C,
         "Connections of Kafka clients that this server closed: `idle` for connections_max_idle_ms, "
         "`room` for another client at connections_max, `stalled` for stall_timeout_ms, "
-        "`late_request` after request_receive_timeout_ms; `slow_request` and `slow_reply`: the "
+        "`late_request` after request_receive_timeout_ms, `unauthenticated` after "
+        "authentication_timeout_ms; `slow_request` and `slow_reply`: the "
         "slowest, while inflight_bytes_max was reached.",
         "reason",
+    ),
+    Metric("penstock_authentications_total", _C, "Clients that authenticated by SASL."),
+    Metric(
+        "penstock_failed_authentications_total",
+        _C,
+        "Clients that failed to authenticate by SASL, and whose connection was closed.",
+    ),
+    Metric(
+        "penstock_failed_tls_handshakes_total",
+        _C,
+        "Connections that were closed in the handshake of TLS: no common version, a client's "
+        "certificate that isn't taken, or authentication_timeout_ms was over.",
     ),
     Metric(
         "penstock_refused_batches_total",

@@ -79,6 +79,8 @@ class Refusal(enum.IntEnum):
     """Offsets of the group came by another connection, which is older than the transaction."""
     PLAIN_IN_TRANSACTION = 42
     """The batch is of no transaction, and its producer has one open in the partition."""
+    UNKNOWN_CREDENTIAL = 43
+    """The user has no such credential."""
 
 
 class Answer(Struct, frozen=True, array_like=True, tag=True):

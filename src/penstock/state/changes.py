@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from penstock.model.ids import PartitionKey, TopicId, TopicKey
 from penstock.security.acl import AclBinding
+from penstock.security.scram.credential import ScramCredential, ScramMechanism
 from penstock.state.rows import Agent, LostHistory, Shard
 from penstock.state.state_digest import StateDigest
 
@@ -166,6 +167,15 @@ class AclsChanged:
     removed: list[AclBinding]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CredentialChanged:
+    """A user's credential for one mechanism is another; None: it is gone."""
+
+    user: str
+    mechanism: ScramMechanism
+    credential: ScramCredential | None
+
+
 Change = (
     TopicChanged
     | TopicDeleted
@@ -185,4 +195,5 @@ Change = (
     | DigestAsked
     | DigestTold
     | AclsChanged
+    | CredentialChanged
 )

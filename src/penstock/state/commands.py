@@ -1,6 +1,7 @@
 """The commands that the journal orders; what each may answer is in `penstock.state.answers`.
 Those of jobs are in `penstock.state.pipeline_commands`, of transactions in
-`penstock.state.transaction_commands`, of access rules in `penstock.state.acl_commands`. Pure.
+`penstock.state.transaction_commands`, of access rules in `penstock.state.acl_commands`, of
+credentials in `penstock.state.security_commands`. Pure.
 
 On the wire a command is a MessagePack array (docs/formats/journal.md). Fields are only ever added
 at the end, with a default; what a command results in changes only behind a feature level.
@@ -22,6 +23,7 @@ from penstock.state.pipeline_commands import (
     ReplaceRuns,
     SaveTable,
 )
+from penstock.state.security_commands import DeleteCredential, SaveCredential
 from penstock.state.state_digest import StateDigest
 from penstock.state.transaction_commands import (
     AbortTransactions,
@@ -575,4 +577,6 @@ AnyCommand = (
     | ExpireTransactions
     | CreateAcls
     | DeleteAcls
+    | SaveCredential
+    | DeleteCredential
 )

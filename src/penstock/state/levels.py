@@ -9,7 +9,13 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final, Protocol
 
 from penstock.model.errors import RetryableError
-from penstock.state import acl_commands, commands, pipeline_commands, transaction_commands
+from penstock.state import (
+    acl_commands,
+    commands,
+    pipeline_commands,
+    security_commands,
+    transaction_commands,
+)
 from penstock.state.changes import AgentChanged, AgentRemoved, Change, LevelChanged
 from penstock.state.commands import (
     BATCH_FIELDS,
@@ -29,6 +35,7 @@ from penstock.state.schema import (
     MEMBERS_LEVEL,
     MERGING_LEVEL,
     PIPELINE_LEVEL,
+    SECURITY_LEVEL,
     SHARES_LEVEL,
     TRANSACTIONS_LEVEL,
 )
@@ -91,6 +98,8 @@ LEVEL_OF: Final[dict[type[AnyCommand], int]] = {
     transaction_commands.ExpireTransactions: TRANSACTIONS_LEVEL,
     acl_commands.CreateAcls: ACLS_LEVEL,
     acl_commands.DeleteAcls: ACLS_LEVEL,
+    security_commands.SaveCredential: SECURITY_LEVEL,
+    security_commands.DeleteCredential: SECURITY_LEVEL,
 }
 """The level that a command's type belongs to. Apply refuses the command below it."""
 

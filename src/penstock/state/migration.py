@@ -7,6 +7,7 @@ from penstock.replica.database import refuse_older
 from penstock.state.schema import (
     ABORTED,
     ACLS,
+    CREDENTIALS,
     DIGESTS,
     FORMAT_VERSION,
     GROUP_CONFIGS,
@@ -43,8 +44,8 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
     ),
     # 5 to 6: members of groups. All groups are classic until then.
     5: (f"ALTER TABLE groups ADD COLUMN {GROUP_KIND}", GROUP_MEMBERS),
-    # 6 to 7: transactions, share groups, access rules, configs of groups, and how many replicas of
-    # a topic clients are shown.
+    # 6 to 7: transactions, share groups, access rules, credentials, configs of groups, and how many
+    # replicas of a topic clients are shown.
     6: (
         f"ALTER TABLE topics ADD COLUMN {REPLICATION_FACTOR}",
         MARKERS,
@@ -60,6 +61,7 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
         SHARE_TOPICS,
         ACLS,
         GROUP_CONFIGS,
+        CREDENTIALS,
     ),
 }
 

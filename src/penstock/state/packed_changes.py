@@ -37,6 +37,7 @@ _KINDS: Final[tuple[type[Change], ...]] = (
     changes.MarkersWritten,
     changes.AclsChanged,
     changes.GroupConfigsChanged,
+    changes.CredentialChanged,
 )
 _NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
 

@@ -32,6 +32,8 @@ SHARES_LEVEL: Final = 6
 """The level from which on there are share groups (docs/formats/journal.md, "Share groups")."""
 ACLS_LEVEL: Final = 6
 """The level from which on there are access rules (docs/formats/journal.md, "Access rules")."""
+SECURITY_LEVEL: Final = 6
+"""The level from which on there are credentials (docs/formats/journal.md, "Credentials")."""
 STORED_ENTRIES: Final = 16
 """K: of how many of an agent's last entries the answers are kept. A power of two."""
 
@@ -218,6 +220,15 @@ GROUP_CONFIGS: Final = """CREATE TABLE group_configs (
         group_id TEXT PRIMARY KEY,
         configs TEXT NOT NULL
     ) STRICT, WITHOUT ROWID"""
+CREDENTIALS: Final = """CREATE TABLE credentials (
+        user_name TEXT NOT NULL,
+        mechanism INTEGER NOT NULL,
+        iterations INTEGER NOT NULL,
+        salt BLOB NOT NULL,
+        stored_key BLOB NOT NULL,
+        server_key BLOB NOT NULL,
+        PRIMARY KEY (user_name, mechanism)
+    ) STRICT, WITHOUT ROWID"""
 
 REPLICATION_FACTOR: Final = "replication_factor INTEGER NOT NULL DEFAULT 0"
 """See `penstock.state.commands.CreateTopic`."""
@@ -354,4 +365,5 @@ SCHEMA: Final = (
     SHARE_TOPICS,
     ACLS,
     GROUP_CONFIGS,
+    CREDENTIALS,
 )

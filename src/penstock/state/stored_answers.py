@@ -59,6 +59,7 @@ SENTENCES: Final[dict[Refusal, str]] = {
     Refusal.TRANSACTION_TOO_LARGE: "the transaction has as much as one may have",
     Refusal.STALE_CONNECTION: "the connection is older than the transaction",
     Refusal.OTHER_CONNECTION: "offsets came by another connection, which may be a late one",
+    Refusal.UNKNOWN_CREDENTIAL: "the user has no such credential",
 }
 """Sentences by reason, for answers read from the state. Rewording one changes no state."""
 

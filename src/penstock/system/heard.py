@@ -70,6 +70,7 @@ class Cause(enum.StrEnum):
     SERVE_WORKER = "serve a worker"
     SIGN_URL = "sign a URL"
     SNAPSHOT = "use a snapshot"
+    TLS_HANDSHAKE = "shake hands by TLS"
     TAKEOVER = "take over a WAL"
     TRANSACTION = "serve a transaction's request"
     TRIM = "trim the journal and the archive"

@@ -7,7 +7,8 @@ import pytest
 
 from penstock.config.about import MIB
 from penstock.config.addresses import Address, parse_address
-from penstock.config.checks import advertised_address, check_together, warnings
+from penstock.config.checks import check_together, warnings
+from penstock.config.listeners import listeners
 from penstock.config.settings import ServerSettings
 from penstock.model.errors import InvalidRequestError
 
@@ -76,8 +77,10 @@ def test_settings_that_make_sense_are_taken(changes: dict[str, Any]) -> None:
 
 
 def test_clients_are_told_the_advertised_address_else_the_listening_one() -> None:
-    assert advertised_address(with_settings(kafka="127.0.0.1:1")) == ("127.0.0.1", 1)
-    assert advertised_address(with_settings(advertised="log:2")) == ("log", 2)
+    (own,) = listeners(with_settings(kafka="127.0.0.1:1"))
+    assert own.advertised == ("127.0.0.1", 1)
+    (other,) = listeners(with_settings(advertised="log:2"))
+    assert other.advertised == ("log", 2)
 
 
 def test_what_gives_up_safety_is_said_at_the_start() -> None:

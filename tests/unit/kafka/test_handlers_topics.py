@@ -22,6 +22,7 @@ from penstock.model.topic_names import name_problem
 from penstock.placement.leaders import Leaders
 from penstock.placement.replicas import Replicas
 from penstock.state.commands import DeleteTopic
+from support.api_client import ApiClient
 
 TIMEOUT = timedelta(seconds=5)
 
@@ -183,8 +184,8 @@ def test_metadata_of_a_partition_costs_few_calls(
         add_topic(f"topic-{number}", 10)
     near = Leaders(leaders)
     broker.nodes._replicas = Replicas(near, {"": near})
-    nothing: Any = None
-    context = RequestContext(3, 12, 1, "test", "127.0.0.1", broker, nothing)
+    connection = ApiClient(broker).connection
+    context = RequestContext(3, 12, 1, "test", "127.0.0.1", broker, connection)
     topics = list(map(metadata_answers.KnownTopics(context).answer, broker.view.topics()))
     metadata_answers.encode_partitions.cache_clear()
     calls = 0

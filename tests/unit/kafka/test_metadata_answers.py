@@ -1,5 +1,6 @@
 """An answer about topics in pieces is the one that is made whole."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ def test_pieces_and_length_are_those_of_the_whole(
     broker: Any, version: int, leaders: tuple[int, ...]
 ) -> None:
     lead(broker, leaders)
-    nothing: Any = None
+    nothing: Any = SimpleNamespace(listener="")
     context = RequestContext(3, version, 1, "test", "127.0.0.1", broker, nothing)
     for answers in (ANSWERS, ANSWERS[:1], []):
         writer = TopicsWriter(context)
@@ -61,7 +62,7 @@ def lead(broker: Any, agents: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("factor", [0, 1, 3, 16])
 @pytest.mark.parametrize("least", ["1", "2", "9", "1000000"])
 def test_no_version_of_a_row_is_longer_than_its_bound(broker: Any, factor: int, least: str) -> None:
-    nothing: Any = None
+    nothing: Any = SimpleNamespace(listener="")
     topic = Topic(TopicKey(1), TopicId(bytes(16)), "t", 5, {"min.insync.replicas": least}, factor)
     lengths = []
     for version in range(14):

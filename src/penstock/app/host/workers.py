@@ -55,7 +55,20 @@ def worker_settings(settings: ServerSettings, index: int) -> ServerSettings:
         kafka=_shifted(settings.kafka, index, setting="kafka"),
         http=_shifted(settings.http, index, setting="http"),
         advertised=_shifted(settings.advertised, index, setting="advertised"),
+        listeners=_shifted_all(settings.listeners, index, setting="listeners"),
+        advertised_listeners=_shifted_all(
+            settings.advertised_listeners, index, setting="advertised_listeners"
+        ),
     )
+
+
+def _shifted_all(text: str, index: int, *, setting: str) -> str:
+    """Shift the ports of NAME://HOST:PORT, several separated by commas."""
+    shifted = []
+    for part in text.split(",") if text.strip() else ():
+        name, _, address = part.strip().partition("://")
+        shifted.append(f"{name}://{_shifted(address, index, setting=setting)}")
+    return ",".join(shifted)
 
 
 def _shifted(text: str, index: int, *, setting: str) -> str:

@@ -6,6 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from penstock.security.acl import AclBinding, Operation, PatternType, Permission, ResourceType
+from penstock.security.scram.credential import ScramMechanism
 from penstock.state.acl_commands import CreateAcls, DeleteAcls
 from penstock.state.commands import (
     AlterClusterConfigs,
@@ -16,6 +17,7 @@ from penstock.state.commands import (
     CreateTopic,
     DeleteTopic,
 )
+from penstock.state.security_commands import DeleteCredential, SaveCredential
 
 if TYPE_CHECKING:
     from penstock.kafka.context import RequestContext
@@ -83,6 +85,11 @@ def describe(view: "StateView", command: AnyCommand) -> str:
         done = "created" if isinstance(command, CreateAcls) else "deleted"
         shown = "; ".join(describe_acl(one) for one in command.bindings[:SHOWN_MAX])
         return f"{done} {len(command.bindings)} access rules: {shown}"
+    if isinstance(command, SaveCredential):
+        # Neither salt nor keys: a log is read by more people than the journal.
+        return f"set the {_mechanism(command.mechanism)} credential of user {command.user!r}"
+    if isinstance(command, DeleteCredential):
+        return f"deleted the {_mechanism(command.mechanism)} credential of user {command.user!r}"
     return f"committed {type(command).__name__}"
 
 
@@ -95,6 +102,10 @@ def describe_acl(binding: AclBinding) -> str:
         f" {Operation(binding.operation).name} {ResourceType(binding.resource_type).name}"
         f"{pattern} {binding.name!r}"
     )
+
+
+def _mechanism(number: int) -> str:
+    return ScramMechanism(number).sasl_name
 
 
 def _changed(before: Mapping[str, str], new: Mapping[str, str], unset: Iterable[str]) -> str:

@@ -202,9 +202,13 @@ def _fixed_entries(broker: Broker) -> list[ConfigEntry]:
     rows: Sequence[tuple[str, str, ConfigType, str]] = (
         (
             "advertised.listeners",
-            f"PLAINTEXT://{broker.advertised_host}:{broker.advertised_port}",
+            ",".join(
+                f"{each.name}://{each.advertised_host}:{each.advertised_port}"
+                for each in broker.listeners
+            )
+            or f"PLAINTEXT://{broker.advertised_host}:{broker.advertised_port}",
             ConfigType.LIST,
-            "The address at which clients reach this broker.",
+            "The addresses at which clients reach this broker.",
         ),
         (
             "auto.create.topics.enable",

@@ -138,7 +138,7 @@ class FetchWork:
         if context.broker.cluster is None:
             return None
         zone = zone_of(context.client_id, self._request.rack)
-        nodes = context.broker.nodes
+        nodes = context.nodes
         if not zone or self._version < PREFERRED_REPLICA_FROM or not nodes.is_far(zone):
             return None
         return nodes.leaders(zone)

@@ -58,7 +58,7 @@ async def _plan_all(
 ) -> list[CreatePartitions | Outcome]:
     """For each topic the command, or why there is none."""
     plans: list[CreatePartitions | Outcome] = []
-    node_ids = {node.node_id for node in context.broker.nodes.all()}
+    node_ids = {node.node_id for node in context.nodes.all()}
     room = TopicRoom(context.broker.view, context.broker.settings)
     async for topic in context.broker.turns.each(request.topics):
         try:

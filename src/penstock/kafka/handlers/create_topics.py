@@ -78,7 +78,7 @@ async def _plan_all(
 ) -> list[CreateTopic | Outcome]:
     """For each topic the command, or why there is none."""
     plans: list[CreateTopic | Outcome] = []
-    node_ids = {node.node_id for node in context.broker.nodes.all()}
+    node_ids = {node.node_id for node in context.nodes.all()}
     others: dict[str, str] = {}
     # Who may create topics in the cluster needs no permission for each.
     create_error = context.access.cluster(Operation.CREATE)

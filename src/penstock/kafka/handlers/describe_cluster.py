@@ -41,7 +41,7 @@ async def handle(context: RequestContext, request: "DescribeClusterRequest") -> 
                 rack=node.rack,
                 is_fenced=False,
             )
-            for node in broker.nodes.all()
+            for node in context.nodes.all()
         )
     operations = UNKNOWN_OPERATIONS
     if request.include_cluster_authorized_operations:
@@ -52,7 +52,7 @@ async def handle(context: RequestContext, request: "DescribeClusterRequest") -> 
         error_message=message,
         endpoint_type=BROKERS,
         cluster_id=broker.cluster_id,
-        controller_id=broker.nodes.controller(zone_of(context.client_id)),
+        controller_id=context.nodes.controller(zone_of(context.client_id)),
         brokers=brokers,
         cluster_authorized_operations=operations,
     )

@@ -53,7 +53,7 @@ async def _bound(context: RequestContext, request: "DescribeTopicPartitionsReque
     # Of topics that are there, each has a partition on the page at least.
     shown = partitions if not request.topics else 0
     shown = min(shown, len(context.broker.view.topics()))
-    ids = max(REPLICAS_MAX, len(context.broker.nodes.all()))
+    ids = max(REPLICAS_MAX, len(context.nodes.all()))
     row_bytes = PARTITION_BYTES + 2 * 4 * ids
     found = named + shown * (TOPIC_BYTES + 5 + NAME_LENGTH_MAX) + partitions * row_bytes
     return BASE_BYTES + NAME_LENGTH_MAX + found

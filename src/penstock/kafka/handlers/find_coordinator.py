@@ -106,10 +106,10 @@ def _place(context: RequestContext, key_type: int, key: str) -> dict[str, object
             client=context.client_host,
         )
     elif key_type == GROUP:
-        node = context.broker.nodes.coordinator(key)
+        node = context.nodes.coordinator(key)
         outcome = _FOUND if node is not None else _BEING_FOUND
     else:
-        node = context.broker.nodes.transaction_coordinator(key, zone_of(context.client_id))
+        node = context.nodes.transaction_coordinator(key, zone_of(context.client_id))
         outcome = _FOUND if node is not None else _NONE_LIVES
     return _answer(outcome, node)
 

@@ -20,20 +20,22 @@ from typing import Final, cast
 
 from penstock.kafka.connection_state import ConnectionState
 from penstock.kafka.context import RequestContext
+from penstock.kafka.net.authenticating import OF_AUTHENTICATION, Authenticating
 from penstock.kafka.net.exchange import Exchange
 from penstock.kafka.net.holdings import KIND_KNOWN_BYTES, Holdings
-from penstock.kafka.net.host import ConnectionHost
+from penstock.kafka.net.host import ClientNames, ConnectionHost
 from penstock.kafka.net.lanes import Lanes, Ticket
 from penstock.kafka.net.movement import Ending, Movement, Sample
 from penstock.kafka.net.reply_writer import SEND_AT_BYTES, ReplyWriter
 from penstock.kafka.net.unserved import UnservedError, api_versions_or_raise, note_unserved
-from penstock.kafka.registry import APIS, is_of_groups
+from penstock.kafka.registry import APIS, SASL_TOKEN, is_of_groups
 from penstock.kafka.replies import reply_bytes
 from penstock.kafka.transactions import LateRequestError
 from penstock.kafka.wire import header
 from penstock.kafka.wire.framing import Framer
 from penstock.kafka.wire.produce_codec import wants_no_answer
 from penstock.model.errors import InvalidRequestError, PenstockError
+from penstock.security.listener import Listener
 from penstock.system.sockets import readable_bytes
 
 logger = logging.getLogger(__name__)
@@ -50,7 +52,18 @@ that is four long Produces. Reading a request may take thirteen times its bytes.
 class KafkaConnection(asyncio.BufferedProtocol):
     """The protocol of one accepted socket, on asyncio's loop or uvloop."""
 
-    def __init__(self, host: ConnectionHost) -> None:
+    def __init__(
+        self,
+        host: ConnectionHost,
+        listener: Listener | None = None,
+        name_client: ClientNames | None = None,
+    ) -> None:
+        """
+        Args:
+            listener: the one that the client came by; None: the first one, of PLAINTEXT.
+            name_client: names a client by its certificate; None: clients show none.
+        """
+        self._name_client = name_client
         self._host = host
         self._broker = host.broker
         self._clock = host.broker.clock
@@ -64,8 +77,16 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Made in `connection_made`."""
         self.peer = "?"
         self.client_host = "?"
+        self._sasl: Authenticating | None = None
+        """None: requests are taken at once."""
+        if listener is not None and listener.protocol.has_sasl:
+            self._sasl = Authenticating(host.broker, self._framer, self._end_unauthenticated)
         self._state = ConnectionState(
-            host.next_connection_id, self, seen_position=host.accepted.of_new()
+            host.next_connection_id,
+            self,
+            seen_position=host.accepted.of_new(),
+            listener="" if listener is None else listener.name,
+            session=None if self._sasl is None else self._sasl.session,
         )
         host.next_connection_id += 1
         self._waiting: deque[Exchange] = deque()
@@ -110,10 +131,16 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if host.refusal(self, self._active_s):
             self.abort()
             return
-        # No slack: with the high-water mark at zero `pause_writing` says that a reply did not
-        # go out whole, and `resume_writing` that all of it has.
-        self._transport.set_write_buffer_limits(high=0)
         self._instruments.count("connections_opened")
+        # No slack: with the high-water mark at zero `pause_writing` says that a reply did not
+        # go out whole, and `resume_writing` that all of it has. A transport of TLS says that it is
+        # paused at its mark, not above it.
+        tls = transport.get_extra_info("ssl_object")
+        made.set_write_buffer_limits(high=0 if tls is None else 1, low=0)
+        if self._sasl is not None:
+            self._sasl.start(self._loop)
+        elif tls is not None and self._name_client is not None:
+            self._identify(self._name_client, tls.getpeercert(binary_form=True))
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         """Return the buffer into which the socket's bytes go."""
@@ -203,6 +230,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return None
         self._answer_waiter = self._loop.create_future()
         return self._answer_waiter
+
+    def authenticated(self) -> None:
+        """See `ReplySink`."""
+        assert self._sasl is not None
+        self._sasl.succeeded()
 
     def end_when_answered(self, error: PenstockError) -> None:
         """See `ReplySink`. A handler's, while its exchange is in flight."""
@@ -316,6 +348,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._fault = error
 
     def _receive(self, frame: memoryview, arrived_s: float) -> None:
+        sasl = self._sasl
+        if sasl is not None and not sasl.session.sends_headers:
+            self._fault_api = SASL_TOKEN.name
+            self._held.add_request(len(frame), of_groups=SASL_TOKEN.of_groups)
+            self._waiting.append(sasl.token(frame, self._state, self.client_host, arrived_s))
+            return
         key, version, correlation_id = header.parse_fixed(frame)
         body: memoryview | None
         api = APIS.get(key)
@@ -338,6 +376,24 @@ class KafkaConnection(asyncio.BufferedProtocol):
         frame_bytes = len(frame)
         self._held.add_request(frame_bytes, of_groups=api.of_groups)
         self._waiting.append(Exchange(api, context, body, frame_bytes, arrived_s))
+
+    def _identify(self, name_client: ClientNames, certificate: bytes | None) -> None:
+        """Find the principal of a client of SSL by its certificate, or close."""
+        if certificate is None:
+            return
+        try:
+            self._state.principal = name_client(certificate)
+        except PenstockError as error:
+            self._instruments.count("failed_authentications")
+            count = self._host.seldom.due(f"authentication {self.client_host}")
+            if count:
+                logger.warning(
+                    "closed %s: %s (%d since the last such line)", self.peer, error, count
+                )
+            self.abort()
+
+    def _end_unauthenticated(self, waited_s: float) -> None:
+        self._cut(Ending.UNAUTHENTICATED, f"not authenticated after {waited_s:g} s")
 
     def _pump(self) -> None:
         """Start what may start and send what is ready, until neither is left."""
@@ -365,7 +421,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
                     exchange = self._waiting.popleft()
                     self._started_bytes += exchange.frame_bytes
                     self._in_flight.append(exchange)
-                    exchange.start(self._loop, self._pump)
+                    if self._sasl is None or self._sasl.is_admitted(
+                        exchange, self._clock.monotonic_s()
+                    ):
+                        exchange.start(self._loop, self._pump)
                 if not self._collect_replies():
                     break
                 # Small replies leave together; a large one at once, so that it is known whether
@@ -563,6 +622,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         host.waves.release(self)
         self._closing = True
         self._framer.close()
+        if self._sasl is not None:
+            self._sasl.close()
         if not host.admission.leave(self):
             return
         host.watch.discard(self)
@@ -598,6 +659,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 client_id=error.client_id,
                 client=self.peer,
             )
+        elif isinstance(error, OF_AUTHENTICATION):
+            # A client that tries again and again must not fill the log.
+            count = self._host.seldom.due(f"authentication {self.client_host}")
+            if count:
+                logger.warning(
+                    "closed %s: %s (%d since the last such line)", self.peer, error, count
+                )
         elif isinstance(error, LateRequestError):
             self._instruments.count("late_transaction_requests")
             count = self._host.seldom.due("late transaction requests")

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from penstock.kafka.broker import Broker
 from penstock.kafka.net.accepting import AcceptedPositions
@@ -26,6 +26,7 @@ _ENDINGS: Final = {
     Ending.STALLED: "stall_timeout_ms is over",
     Ending.LATE_REQUEST: "request_receive_timeout_ms is over",
     Ending.SLOW_REQUEST: "inflight_bytes_max is reached, and it is the slowest sender",
+    Ending.UNAUTHENTICATED: "authentication_timeout_ms is over",
     Ending.SLOW_REPLY: "inflight_bytes_max is reached, and it is the slowest reader",
 }
 
@@ -42,6 +43,10 @@ class HostedConnection(Admitted, Protocol):
     def abort(self) -> None:
         """Close at once."""
         ...
+
+
+ClientNames: TypeAlias = Callable[[bytes], str]
+"""The principal of a certificate in DER. Raises: PenstockError: it names none."""
 
 
 @dataclass(slots=True, kw_only=True)

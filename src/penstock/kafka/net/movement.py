@@ -32,6 +32,7 @@ class Ending(enum.StrEnum):
     LATE_REQUEST = "late_request"
     SLOW_REQUEST = "slow_request"
     SLOW_REPLY = "slow_reply"
+    UNAUTHENTICATED = "unauthenticated"
 
 
 class Sample(NamedTuple):

@@ -1,7 +1,8 @@
 """The replies of one connection on their way to its socket.
 
 Small replies leave together. What the socket does not take at once waits in the transport, or, if
-it is regions of files, in `FileSender`; a long reply is made by `PieceSender`. Until all of it has
+it is regions of files, in `FileSender`, or, if it is long and the transport is one of TLS, in
+`PacedSender`; a long reply is made by `PieceSender`. Until all of it has
 left the writer is `is_held_up`.
 """
 
@@ -12,6 +13,7 @@ from typing import Final, cast
 from typing_extensions import Buffer
 
 from penstock.kafka.net.file_sender import FileSender
+from penstock.kafka.net.paced_sender import PIECE_BYTES, PacedSender
 from penstock.kafka.net.piece_sender import PieceSender
 from penstock.kafka.replies import JOIN_BYTES_MAX, AnyReply, PiecedReply
 from penstock.log.fetch.regions import FileRegion
@@ -34,6 +36,7 @@ class ReplyWriter:
         "_has_files",
         "_left",
         "_out",
+        "_paced",
         "_pieced",
         "_pieces",
         "_transport",
@@ -70,8 +73,11 @@ class ReplyWriter:
         """Bytes of all replies so far."""
         self.is_held_up = False
         """The socket took less than it was given."""
+        self._paced: PacedSender | None = None
         if FileSender.fits(transport):
-            self._files = FileSender(transport, emptied=self._files_sent, failed=failed)
+            self._files = FileSender(transport, emptied=self._all_given, failed=failed)
+        elif transport.get_extra_info("sslcontext") is not None:
+            self._paced = PacedSender(transport, emptied=self._all_given)
 
     @property
     def takes_files(self) -> bool:
@@ -86,7 +92,11 @@ class ReplyWriter:
     @property
     def is_busy(self) -> bool:
         """Whether replies wait outside the transport."""
-        return self._pieces.is_busy or (self._files is not None and self._files.busy)
+        return (
+            self._pieces.is_busy
+            or (self._files is not None and self._files.busy)
+            or (self._paced is not None and self._paced.busy)
+        )
 
     @property
     def held_bytes(self) -> int:
@@ -96,12 +106,13 @@ class ReplyWriter:
     @property
     def buffered_bytes(self) -> int:
         """Bytes that wait in memory. Regions of files cost none."""
-        return self._transport.get_write_buffer_size()
+        buffered = self._transport.get_write_buffer_size()
+        return buffered if self._paced is None else buffered + self._paced.unsent_bytes
 
     @property
     def unsent_bytes(self) -> int:
         """Bytes that the peer has not taken, regions of files included."""
-        buffered = self._transport.get_write_buffer_size() + self._pieces.unmade
+        buffered = self.buffered_bytes + self._pieces.unmade
         return buffered if self._files is None else buffered + self._files.unsent_bytes
 
     def add(self, head: bytes, body: AnyReply, body_bytes: int) -> None:
@@ -121,12 +132,16 @@ class ReplyWriter:
         out, self._out = self._out, []
         out_bytes, self.out_bytes = self.out_bytes, 0
         self.given_bytes += out_bytes
-        files = self._files
+        files, paced = self._files, self._paced
         if files is not None and (self._has_files or files.busy):
             self._has_files = False
             files.send(out)
-            # `_files_sent`, or else `resume`, says when it's over.
+            # `_all_given`, or else `resume`, says when it's over.
             if files.busy:
+                self.is_held_up = True
+        elif paced is not None and (paced.busy or out_bytes > PIECE_BYTES):
+            paced.send(cast("list[Buffer]", out))
+            if paced.busy:
                 self.is_held_up = True
         elif self._vectored and out_bytes > JOIN_BYTES_MAX:
             self._transport.writelines(cast("list[bytes]", out))
@@ -144,6 +159,8 @@ class ReplyWriter:
             self._pieces.resume()
         elif self._files is not None and self._files.busy:
             self._files.resume()
+        elif self._paced is not None and self._paced.busy:
+            self._paced.resume()
         else:
             self._all_left()
 
@@ -154,9 +171,11 @@ class ReplyWriter:
         self._pieces.clear()
         if self._files is not None:
             self._files.clear()
+        if self._paced is not None:
+            self._paced.clear()
 
-    def _files_sent(self) -> None:
-        """The last region has left the queue; what follows it may be in the transport still."""
+    def _all_given(self) -> None:
+        """The last part has left the queue; it, or what follows it, may be in the transport."""
         if not self._transport.get_write_buffer_size():
             self._all_left()
 

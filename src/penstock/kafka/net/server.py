@@ -3,17 +3,22 @@
 import asyncio
 import contextlib
 import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from penstock.kafka.broker import Broker
 from penstock.kafka.net.accepting import NOTE_S, AcceptedPositions
 from penstock.kafka.net.admission import Admission, AdmissionLimits
 from penstock.kafka.net.connection import KafkaConnection
-from penstock.kafka.net.host import ConnectionHost
+from penstock.kafka.net.host import ClientNames, ConnectionHost
 from penstock.kafka.net.lanes import Lanes
 from penstock.kafka.net.movement import Patience
+from penstock.kafka.net.tls_acceptor import TlsAcceptor
 from penstock.kafka.net.watch import Watch
 from penstock.kafka.net.waves import ProduceWaves
+from penstock.security.listener import Listener
 from penstock.system.seldom import Seldom
 
 LOOK_S: Final = 1.0
@@ -25,7 +30,7 @@ ABORT_DEADLINE_S: Final = 1.0
 
 
 class KafkaServer:
-    """Serves one address. Start, then drain, then close; used from one event loop."""
+    """Serves one address or more. Start, then drain, then close; used from one event loop."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -52,7 +57,7 @@ class KafkaServer:
             accepted=AcceptedPositions(broker.position, broker.clock),
         )
         self._idle_look_s = 0.0
-        self._server: asyncio.Server | None = None
+        self._listening: list[asyncio.Server | TlsAcceptor] = []
         self._look_timer: asyncio.TimerHandle | None = None
         self._note_timer: asyncio.TimerHandle | None = None
 
@@ -71,21 +76,41 @@ class KafkaServer:
         """The lanes before group_inflight_bytes_max: the same of group calls."""
         return self._host.groups
 
-    async def start(self, bound: socket.socket) -> None:
-        """Listen on a socket that holds its address; it is this server's from now on."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: KafkaConnection(self._host), sock=bound, backlog=BACKLOG
-        )
-        self._schedule_look(loop)
-        self._note_positions(loop)
+    async def start(
+        self,
+        bound: socket.socket,
+        listener: Listener | None = None,
+        *,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        name_client: ClientNames | None = None,
+    ) -> None:
+        """Listen on a socket that holds its address; it is this server's from now on. Called once
+        for each listener.
+
+        Args:
+            listener: None: the only one, of PLAINTEXT.
+            tls: returns the newest context, of a listener of TLS.
+            name_client: see `KafkaConnection`.
+        """
+        loop, host = asyncio.get_running_loop(), self._host
+        new_connection = partial(KafkaConnection, host, listener, name_client)
+        if tls is not None:
+            acceptor = TlsAcceptor(bound, host, context=tls, new_connection=new_connection)
+            acceptor.start(BACKLOG)
+            self._listening.append(acceptor)
+        else:
+            self._listening.append(
+                await loop.create_server(new_connection, sock=bound, backlog=BACKLOG)
+            )
+        if self._look_timer is None:
+            self._schedule_look(loop)
+            self._note_positions(loop)
 
     async def drain(self, deadline_s: float) -> None:
         """Accept nothing more, answer what was started, close; after `deadline_s` seconds cut
         off who is left."""
         self._host.draining = True
-        if self._server is not None:
-            self._server.close()
+        self._listen_no_more()
         for connection in list(self._host.connections):
             connection.drain()
         await self._until_empty(deadline_s)
@@ -98,15 +123,18 @@ class KafkaServer:
             if timer is not None:
                 timer.cancel()
         self._look_timer = self._note_timer = None
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        self._listen_no_more()
         for connection in list(self._host.connections):
             connection.abort()
         self._broker.record_checks.close()
         self._host.ends.close()
         # An aborted transport tells its protocol from the loop, a turn later.
         await self._until_empty(ABORT_DEADLINE_S)
+
+    def _listen_no_more(self) -> None:
+        for listening in self._listening:
+            listening.close()
+        self._listening.clear()
 
     async def _until_empty(self, deadline_s: float) -> None:
         """Wait until no connection is left, at most `deadline_s` seconds."""

@@ -19,12 +19,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NAMES: Final = {
-    17: "SaslHandshake",
-    36: "SaslAuthenticate",
     48: "DescribeClientQuotas",
     49: "AlterClientQuotas",
-    50: "DescribeUserScramCredentials",
-    51: "AlterUserScramCredentials",
     71: "GetTelemetrySubscriptions",
     72: "PushTelemetry",
     83: "InitializeShareGroupState",

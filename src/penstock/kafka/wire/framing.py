@@ -67,18 +67,19 @@ class Framer:
         "_advances",
         "_filled",
         "_frame",
-        "_frame_bytes_max",
         "_is_advanced",
         "_prefix",
         "_size",
         "_staging",
         "begun_count",
         "failure",
+        "frame_bytes_max",
     )
 
     def __init__(self, staging: memoryview, frame_bytes_max: int, advances: Advances) -> None:
         self._staging = staging
-        self._frame_bytes_max = frame_bytes_max
+        self.frame_bytes_max = frame_bytes_max
+        """May be changed; it holds for frames that begin from then on."""
         self._advances = advances
         self._is_advanced = False
         self._prefix = b""
@@ -156,8 +157,8 @@ class Framer:
             (size,) = _unpack_size(staging, position)
             # Checked before the payload arrives: a hostile length must fail at once, not
             # after it has been buffered.
-            if not 0 <= size <= self._frame_bytes_max:
-                self.failure = FrameTooLargeError(size, self._frame_bytes_max)
+            if not 0 <= size <= self.frame_bytes_max:
+                self.failure = FrameTooLargeError(size, self.frame_bytes_max)
                 return frames
             start = position + PREFIX_BYTES
             position = start + size

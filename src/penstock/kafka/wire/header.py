@@ -21,6 +21,7 @@ from penstock.kafka.wire.primitives import MALFORMED, skip_tags
 FIXED_BYTES: Final = 8
 _unpack_fixed: Final = struct.Struct(">hhi").unpack_from
 _unpack_length: Final = struct.Struct(">h").unpack_from
+_pack_size: Final = struct.Struct(">i").pack
 _pack_response: Final = struct.Struct(">ii").pack
 _CORRELATION_BYTES: Final = 4
 
@@ -72,6 +73,8 @@ def response_header(api: Api, version: int, correlation_id: int, body_bytes: int
     Args:
         body_bytes: length of the response's body.
     """
+    if api.key < 0:
+        return _pack_size(body_bytes)
     if version >= api.flexible_from and api.key != API_VERSIONS_KEY:
         return _pack_response(body_bytes + _CORRELATION_BYTES + 1, correlation_id) + b"\0"
     return _pack_response(body_bytes + _CORRELATION_BYTES, correlation_id)

@@ -18,11 +18,13 @@ from penstock.state import (
     journal_time,
     migration,
     pipeline_commands,
+    security_commands,
     transaction_commands,
 )
 from penstock.state.answers import AnyAnswer, Refusal, Refused, Relayed
 from penstock.state.apply import acls as apply_acls
 from penstock.state.apply import agents as apply_agents
+from penstock.state.apply import credentials as apply_credentials
 from penstock.state.apply import digests as apply_digests
 from penstock.state.apply import features as apply_cluster
 from penstock.state.apply import groups as apply_groups
@@ -129,6 +131,8 @@ _HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
     transaction_commands.ExpireTransactions: apply_transactions.expire_transactions,
     acl_commands.CreateAcls: apply_acls.create_acls,
     acl_commands.DeleteAcls: apply_acls.delete_acls,
+    security_commands.SaveCredential: apply_credentials.save_credential,
+    security_commands.DeleteCredential: apply_credentials.delete_credential,
 }
 
 

@@ -14,7 +14,9 @@ import msgspec
 
 from penstock.model.ids import PartitionKey
 from penstock.security.acl import AclBinding
+from penstock.security.scram.credential import ScramCredential
 from penstock.state import time_jumps
+from penstock.state.apply.credentials import SELECT_CREDENTIALS, credential_of_row
 from penstock.state.apply.digests import SELECT_DIGESTS, round_of_rows
 from penstock.state.apply.histories import SELECT_HISTORIES, history_of_row
 from penstock.state.cluster_tables import (
@@ -466,6 +468,10 @@ class Queries(PipelineQueries, LossQueries, TransactionQueries):
     def cluster_configs(self) -> dict[str, str]:
         """All cluster-wide configs."""
         return msgspec.json.decode(self._meta("cluster_configs", "{}"), type=dict[str, str])
+
+    def credentials(self) -> list[tuple[str, ScramCredential]]:
+        """All credentials with their users' names."""
+        return [credential_of_row(row) for row in self._of_transactions(SELECT_CREDENTIALS, ())]
 
     def topic_rows(self) -> list[StoredTopic]:
         """All topics, in the order of their creation."""

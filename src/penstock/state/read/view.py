@@ -21,6 +21,7 @@ from penstock.model.ids import (
 from penstock.model.topic_names import folded
 from penstock.records.sums import partition_seed
 from penstock.security.acl_index import AclIndex
+from penstock.security.scram.credential import ScramCredential, ScramMechanism
 from penstock.state.changes import (
     AclsChanged,
     AgentChanged,
@@ -28,6 +29,7 @@ from penstock.state.changes import (
     AgentSeen,
     Change,
     ClusterConfigsChanged,
+    CredentialChanged,
     DigestAsked,
     DigestTold,
     GroupConfigsChanged,
@@ -109,6 +111,8 @@ class StateView:
         """The last round of digests, and what is answered of it."""
         self.acls = AclIndex()
         """The access rules. A change of them is one of `generation`, too."""
+        self.credentials: dict[str, dict[ScramMechanism, ScramCredential]] = {}
+        """Credentials by user and mechanism; each user has one at least."""
         self.agents_generation = 0
         """Grows with each change of an agent or of a shard's owner."""
         self._agents: dict[int, Agent] = {}
@@ -151,6 +155,9 @@ class StateView:
                     )
                 )
             self._reload_heads(queries)
+            self.credentials = {}
+            for user, credential in queries.credentials():
+                self.credentials.setdefault(user, {})[credential.mechanism] = credential
             self.loaded_position = queries.position()
             self.feature_level = queries.feature_level()
             self.leader_epoch = queries.leader_epoch()
@@ -211,6 +218,8 @@ class StateView:
             elif type(change) is AclsChanged:
                 self.acls.change(added=change.added, removed=change.removed)
                 self.generation += 1
+            elif type(change) is CredentialChanged:
+                self._change_credential(change)
             else:
                 self._change_cluster(change)
 
@@ -281,6 +290,17 @@ class StateView:
         """Count the claims of the shard; commands about its groups carry this number."""
         found = self._shards.get(shard)
         return 0 if found is None else found.shard_epoch
+
+    def _change_credential(self, change: CredentialChanged) -> None:
+        own = dict(self.credentials.get(change.user, {}))
+        if change.credential is None:
+            own.pop(change.mechanism, None)
+        else:
+            own[change.mechanism] = change.credential
+        if own:
+            self.credentials[change.user] = own
+        else:
+            self.credentials.pop(change.user, None)
 
     def _change_cluster(self, change: Change) -> None:
         if type(change) is AgentChanged:

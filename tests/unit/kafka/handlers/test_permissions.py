@@ -446,6 +446,13 @@ def _other_share_offsets(asking: Asking) -> Fields:
     return {"group_id": "g", "topics": (named,)}
 
 
+def _scram(asking: Asking) -> Fields:
+    gone = asking.part(
+        "alter_user_scram_credentials", 0, "ScramCredentialDeletion", name="bob", mechanism=1
+    )
+    return {"deletions": (gone,), "upsertions": ()}
+
+
 READ, WRITE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE
 
 CASES: dict[str, Case] = {
@@ -665,6 +672,12 @@ CASES: dict[str, Case] = {
     "delete_share_group_offsets": Case(
         0, lambda _: {"group_id": "g", "topics": ()}, (group(Operation.DELETE),), of_group
     ),
+    "sasl_handshake": Case(1, lambda _: {"mechanism": "PLAIN"}),
+    "sasl_authenticate": Case(2, lambda _: {"auth_bytes": b""}),
+    "describe_user_scram_credentials": Case(
+        0, lambda _: {"users": None}, (cluster(DESCRIBE),), of_cluster
+    ),
+    "alter_user_scram_credentials": Case(0, _scram, (cluster(Operation.ALTER),), of_cluster),
     "list_config_resources": Case(
         1, lambda _: {"resource_types": ()}, (cluster(Operation.DESCRIBE_CONFIGS),), of_cluster
     ),

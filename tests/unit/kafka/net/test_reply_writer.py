@@ -187,11 +187,11 @@ async def test_regions_have_left_once_the_transport_is_empty_too(rig: Rig) -> No
     assert not rig.lefts
     files.busy = False
     rig.transport.buffered = 1
-    writer._files_sent()
+    writer._all_given()
     assert not rig.lefts
     assert writer.is_held_up
     rig.transport.buffered = 0
-    writer._files_sent()
+    writer._all_given()
     assert rig.lefts == 1
 
 

@@ -1,0 +1,38 @@
+"""The commands about credentials, which the journal orders. Pure.
+
+See docs/security.md and docs/formats/journal.md, "Credentials". All are of SECURITY_LEVEL.
+"""
+
+from typing import Final
+
+from penstock.state.command import Command
+
+USER_NAME_LENGTH_MAX: Final = 255
+SALT_BYTES_MAX: Final = 255
+CREDENTIALS_MAX: Final = 100_000
+"""Credentials of a cluster: each agent keeps them in memory."""
+
+
+class SaveCredential(Command, frozen=True, tag="scram+"):
+    """Keep a user's credential for one mechanism of SCRAM, in place of the one before.
+
+    Answer: Done, or Refused (MALFORMED).
+    """
+
+    user: str
+    mechanism: int
+    """A `penstock.security.scram.credential.ScramMechanism`."""
+    iterations: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+
+
+class DeleteCredential(Command, frozen=True, tag="scram-"):
+    """Forget a user's credential for one mechanism of SCRAM.
+
+    Answer: Done, or Refused (UNKNOWN_CREDENTIAL).
+    """
+
+    user: str
+    mechanism: int
