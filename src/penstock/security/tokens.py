@@ -20,6 +20,8 @@ from penstock.system.heard import Cause, heard
 logger = logging.getLogger(__name__)
 
 JWKS_BYTES_MAX: Final = 1 << 20
+_LAST_S: Final = 253_402_300_799
+"""The last second of the year 9999."""
 _KEY_TYPES: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 
 
@@ -102,7 +104,8 @@ class Tokens:
                     "verify_iat": False,
                 },
             )
-        except jwt.PyJWTError as error:
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
+            # Not PyJWT's own: of JSON that is nested a thousand deep, or of a key of another kind.
             raise AuthenticationFailedError(f"token: {_reason(error)}") from None
         return self._in_time(claims)
 
@@ -184,6 +187,9 @@ def _number(claims: Mapping[str, Any], name: str) -> float:
     value = claims[name]
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise AuthenticationFailedError(f"token: {name} isn't a number")
+    # Python reads NaN, which is before no time and after none.
+    if not 0 <= value <= _LAST_S:
+        raise AuthenticationFailedError(f"token: {name} isn't a time")
     return float(value)
 
 
