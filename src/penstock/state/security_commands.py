@@ -10,7 +10,9 @@ from penstock.state.command import Command
 USER_NAME_LENGTH_MAX: Final = 255
 SALT_BYTES_MAX: Final = 255
 CREDENTIALS_MAX: Final = 100_000
-"""Credentials of a cluster: each agent keeps them in memory."""
+"""Credentials of a cluster: each agent keeps them in memory. The handler holds to it, by what its
+agent has applied, so that agents which save at the same moment may exceed it by a request each:
+counting rows in each command would take longer than the command."""
 
 
 class SaveCredential(Command, frozen=True, tag="scram+"):

@@ -25,6 +25,7 @@ from penstock.security.scram.credential import (
 )
 from penstock.state.commands import AnyCommand
 from penstock.state.security_commands import (
+    CREDENTIALS_MAX,
     SALT_BYTES_MAX,
     USER_NAME_LENGTH_MAX,
     DeleteCredential,
@@ -52,6 +53,9 @@ _BAD_SALT: Final = Outcome(
 )
 _BAD_PASSWORD: Final = Outcome(
     ErrorCode.UNACCEPTABLE_CREDENTIAL, "The salted password is not as long as the hash"
+)
+_FULL: Final = Outcome(
+    ErrorCode.UNACCEPTABLE_CREDENTIAL, f"At most {CREDENTIALS_MAX} credentials are kept"
 )
 _TWICE: Final = Outcome(
     ErrorCode.DUPLICATE_RESOURCE,
@@ -94,6 +98,7 @@ class _Plan:
 
     def __init__(self, context: RequestContext) -> None:
         self._known = context.broker.view.credentials
+        self._room = CREDENTIALS_MAX - context.broker.view.credential_count
         self._seen: set[tuple[str, int]] = set()
         self.commands: dict[str, list[AnyCommand]] = {}
         self.refused: dict[str, Outcome] = {}
@@ -116,6 +121,8 @@ class _Plan:
             self.refused.setdefault(user, _TOO_FEW)
         elif upsertion.iterations > ITERATIONS_MAX:
             self.refused.setdefault(user, _TOO_MANY)
+        elif not self._has_room(user, mechanism):
+            self.refused.setdefault(user, _FULL)
         elif not 0 < len(upsertion.salt) <= SALT_BYTES_MAX:
             self.refused.setdefault(user, _BAD_SALT)
         elif len(upsertion.salted_password) != mechanism.key_bytes:
@@ -137,6 +144,12 @@ class _Plan:
                     server_key=found.server_key,
                 )
             )
+
+    def _has_room(self, user: str, mechanism: ScramMechanism) -> bool:
+        if mechanism in self._known.get(user, {}):
+            return True
+        self._room -= 1
+        return self._room >= 0
 
     def refuse_all(self, outcome: Outcome) -> None:
         """Refuse the changes of every user."""

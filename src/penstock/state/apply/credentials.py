@@ -12,7 +12,6 @@ from penstock.state.answers import AnyAnswer, Done, Refusal, Refused
 from penstock.state.apply.context import ApplyContext
 from penstock.state.changes import CredentialChanged
 from penstock.state.security_commands import (
-    CREDENTIALS_MAX,
     SALT_BYTES_MAX,
     USER_NAME_LENGTH_MAX,
     DeleteCredential,
@@ -45,16 +44,7 @@ def save_credential(context: ApplyContext, command: SaveCredential) -> AnyAnswer
     malformed = _malformed(command)
     if malformed:
         return Refused(Refusal.MALFORMED, malformed)
-    execute = context.tables.execute
-    known = execute(
-        "SELECT 1 FROM credentials WHERE user_name = ? AND mechanism = ?",
-        (command.user, command.mechanism),
-    ).fetchone()
-    if known is None:
-        (count,) = execute("SELECT count(*) FROM credentials").fetchone()
-        if count >= CREDENTIALS_MAX:
-            return Refused(Refusal.MALFORMED, f"{count} credentials, at most that many are kept")
-    execute(
+    context.tables.execute(
         "INSERT OR REPLACE INTO credentials VALUES (?, ?, ?, ?, ?, ?)",
         (
             command.user,

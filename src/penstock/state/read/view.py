@@ -113,6 +113,9 @@ class StateView:
         """The access rules. A change of them is one of `generation`, too."""
         self.credentials: dict[str, dict[ScramMechanism, ScramCredential]] = {}
         """Credentials by user and mechanism; each user has one at least."""
+        self.credential_count = 0
+        self.revocations = 0
+        """Grows with each credential that is deleted."""
         self.agents_generation = 0
         """Grows with each change of an agent or of a shard's owner."""
         self._agents: dict[int, Agent] = {}
@@ -158,6 +161,8 @@ class StateView:
             self.credentials = {}
             for user, credential in queries.credentials():
                 self.credentials.setdefault(user, {})[credential.mechanism] = credential
+            self.credential_count = sum(map(len, self.credentials.values()))
+            self.revocations += 1  # perhaps: what was there before isn't compared
             self.loaded_position = queries.position()
             self.feature_level = queries.feature_level()
             self.leader_epoch = queries.leader_epoch()
@@ -293,10 +298,13 @@ class StateView:
 
     def _change_credential(self, change: CredentialChanged) -> None:
         own = dict(self.credentials.get(change.user, {}))
+        self.credential_count -= len(own)
         if change.credential is None:
             own.pop(change.mechanism, None)
+            self.revocations += 1
         else:
             own[change.mechanism] = change.credential
+        self.credential_count += len(own)
         if own:
             self.credentials[change.user] = own
         else:
