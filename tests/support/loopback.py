@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 from penstock.kafka.broker import Broker
+from penstock.kafka.net.host import ClientNames
 from penstock.kafka.net.lanes import Lane
 from penstock.kafka.net.server import KafkaServer
+from penstock.security.listener import Listener
 
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
 DEADLINE_S = 60.0
@@ -44,15 +47,19 @@ async def reply(reader: asyncio.StreamReader) -> tuple[int, bytes]:
 @contextlib.asynccontextmanager
 async def serving(
     broker: Broker,
+    listener: Listener | None = None,
+    *,
+    tls: Callable[[], ssl.SSLContext] | None = None,
+    name_client: ClientNames | None = None,
 ) -> AsyncIterator[tuple[KafkaServer, Callable[[], Awaitable[Client]]]]:
     server = KafkaServer(broker)
-    listener = socket.create_server(("127.0.0.1", 0))
+    bound = socket.create_server(("127.0.0.1", 0))
     # Else the kernel takes as many megabytes of what nobody reads as it thinks fit, which differs
     # from machine to machine. Accepted sockets inherit it.
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BYTES)
-    await server.start(listener)
-    port = listener.getsockname()[1]
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BYTES)
+    port = bound.getsockname()[1]
+    await server.start(bound, listener, tls=tls, name_client=name_client)
     clients: list[Client] = []
 
     async def connect() -> Client:

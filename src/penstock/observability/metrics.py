@@ -92,7 +92,8 @@ _TABLE: Final = (
         "Connections of Kafka clients that this server closed: `idle` for connections_max_idle_ms, "
         "`room` for another client at connections_max, `stalled` for stall_timeout_ms, "
         "`late_request` after request_receive_timeout_ms, `unauthenticated` after "
-        "authentication_timeout_ms; `slow_request` and `slow_reply`: the "
+        "authentication_timeout_ms, `revoked` when their user's credential was deleted; "
+        "`slow_request` and `slow_reply`: the "
         "slowest, while inflight_bytes_max was reached.",
         "reason",
     ),

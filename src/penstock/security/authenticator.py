@@ -75,6 +75,19 @@ class Authenticator:
         """Return the session of a new connection."""
         return SaslSession(self._exchanges, reauthenticate_ms=self._reauthenticate_ms)
 
+    def is_revoked(self, session: SaslSession) -> bool:
+        """Whether the credential is gone by which a session's client has authenticated. One that
+        has been changed is there."""
+        user = session.user
+        if user is None or session.mechanism == OAUTHBEARER:
+            return False
+        known = self._credentials().get(user, {})
+        return (
+            not known
+            if session.mechanism == PLAIN
+            else (BY_SASL_NAME[session.mechanism] not in known)
+        )
+
     async def take(self, session: SaslSession, message: bytes, address: str) -> Authenticated:
         """Take a client's message.
 

@@ -68,6 +68,12 @@ class Authenticating:
         context = RequestContext(AUTHENTICATE_KEY, 0, 0, None, client_host, self._broker, state)
         return Exchange(SASL_TOKEN, context, frame, len(frame), arrived_s)
 
+    def is_revoked(self) -> bool:
+        """Whether the credential is gone by which the client has authenticated."""
+        authenticator = self._broker.authenticator
+        assert authenticator is not None
+        return authenticator.is_revoked(self.session)
+
     def succeeded(self) -> None:
         """The client has authenticated: the limits before that are lifted."""
         self._framer.frame_bytes_max = self._broker.settings.request_bytes_max

@@ -312,6 +312,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         idle_s = self._clock.monotonic_s() - self._active_s
         self._cut(Ending.ROOM if for_room else Ending.IDLE, f"idle for {idle_s:.0f} s")
 
+    def end_revoked(self) -> None:
+        """See `penstock.kafka.net.host.HostedConnection`."""
+        if self._sasl is not None and self._sasl.is_revoked() and not self._closing:
+            self._cut(Ending.REVOKED, f"{self._state.principal} has no credential any more")
+
     def room_granted(self, ticket: Ticket) -> None:
         """See `penstock.kafka.net.holdings.TakesRoom`."""
         waiter = self._answer_waiter
@@ -392,6 +397,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 )
             self.abort()
 
+    def _admits(self, exchange: Exchange) -> bool:
+        """Whether a request is taken before its client has authenticated, or since it has."""
+        return self._sasl is None or self._sasl.is_admitted(exchange, self._clock.monotonic_s())
+
     def _end_unauthenticated(self, waited_s: float) -> None:
         self._cut(Ending.UNAUTHENTICATED, f"not authenticated after {waited_s:g} s")
 
@@ -421,9 +430,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                     exchange = self._waiting.popleft()
                     self._started_bytes += exchange.frame_bytes
                     self._in_flight.append(exchange)
-                    if self._sasl is None or self._sasl.is_admitted(
-                        exchange, self._clock.monotonic_s()
-                    ):
+                    if self._admits(exchange):
                         exchange.start(self._loop, self._pump)
                 if not self._collect_replies():
                     break
@@ -566,7 +573,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             exchange = self._waiting.popleft()
             self._started_bytes += exchange.frame_bytes
             body = exchange.body
-            if body is not None and wants_no_answer(body, exchange.context.api_version):
+            if (
+                body is not None
+                and wants_no_answer(body, exchange.context.api_version)
+                and self._admits(exchange)
+            ):
                 self._in_flight.append(exchange)
                 exchange.start(self._loop, self._pump)
             else:

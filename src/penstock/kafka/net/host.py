@@ -27,6 +27,7 @@ _ENDINGS: Final = {
     Ending.LATE_REQUEST: "request_receive_timeout_ms is over",
     Ending.SLOW_REQUEST: "inflight_bytes_max is reached, and it is the slowest sender",
     Ending.UNAUTHENTICATED: "authentication_timeout_ms is over",
+    Ending.REVOKED: "its user's credential was deleted",
     Ending.SLOW_REPLY: "inflight_bytes_max is reached, and it is the slowest reader",
 }
 
@@ -42,6 +43,10 @@ class HostedConnection(Admitted, Protocol):
 
     def abort(self) -> None:
         """Close at once."""
+        ...
+
+    def end_revoked(self) -> None:
+        """Close at once if the credential is gone by which the client has authenticated."""
         ...
 
 

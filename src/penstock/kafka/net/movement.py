@@ -33,6 +33,7 @@ class Ending(enum.StrEnum):
     SLOW_REQUEST = "slow_request"
     SLOW_REPLY = "slow_reply"
     UNAUTHENTICATED = "unauthenticated"
+    REVOKED = "revoked"
 
 
 class Sample(NamedTuple):

@@ -57,6 +57,7 @@ class KafkaServer:
             accepted=AcceptedPositions(broker.position, broker.clock),
         )
         self._idle_look_s = 0.0
+        self._seen_revocations = broker.view.revocations
         self._listening: list[asyncio.Server | TlsAcceptor] = []
         self._look_timer: asyncio.TimerHandle | None = None
         self._note_timer: asyncio.TimerHandle | None = None
@@ -146,9 +147,13 @@ class KafkaServer:
                 await self._host.emptied.wait()
 
     def look(self) -> None:
-        """End connections that stand still, are late or have been idle for too long. By itself
-        called about once a second."""
+        """End connections that stand still, are late or have been idle for too long, and those of
+        users whose credentials were deleted. By itself called about once a second."""
         now_s = self._broker.clock.monotonic_s()
+        if self._broker.view.revocations != self._seen_revocations:
+            self._seen_revocations = self._broker.view.revocations
+            for connection in list(self._host.connections):
+                connection.end_revoked()
         self._host.watch.look(now_s)
         idle_s = self._settings.connections_max_idle_s
         if now_s >= self._idle_look_s:

@@ -92,6 +92,11 @@ class SaslSession:
         return self._user is not None and self.state is not State.FAILED
 
     @property
+    def user(self) -> str | None:
+        """The user that the client has proven to be; None: none yet."""
+        return self._user
+
+    @property
     def principal(self) -> str:
         """The client's principal; that of an anonymous client before it has proven anything."""
         return principals.ANONYMOUS if self._user is None else principals.of_user(self._user)
