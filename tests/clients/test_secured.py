@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from click.testing import CliRunner, Result
 
+from penstock.cli.main import root
 from support.certificates import Authority
 from support.ports import adjacent_ports
 from support.server import ServerProcess
@@ -23,6 +25,7 @@ DEADLINE_S = 120
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 PASSWORD = "a word of alice's, and a comma=3D"
 WORKERS_PORTS = 4
+Run = Callable[[tuple[str, ...], dict[str, str]], Result]
 
 
 class Secured(NamedTuple):
@@ -260,3 +263,61 @@ def test_a_certificate_names_the_user(secured: Secured, name: Callable[[str], st
     assert produced(of("ALICE"), own) is None
     assert produced(of("ALICE"), other) == "TOPIC_AUTHORIZATION_FAILED"
     assert produced(of("Bob"), own) == "TOPIC_AUTHORIZATION_FAILED"
+
+
+@pytest.fixture
+def command(secured: Secured, tmp_path: Path) -> Run:
+    """Run a command of `penstock` with a file of settings."""
+
+    def run(words: tuple[str, ...], config: dict[str, str]) -> Result:
+        server = config.pop("bootstrap.servers")
+        file = tmp_path / "client.properties"
+        file.touch(mode=0o600)
+        file.write_text("".join(f"{key}={value}\n" for key, value in config.items()))
+        more = ["--server", server, "--command-config", str(file), "--timeout", str(DEADLINE_S)]
+        return CliRunner().invoke(root, [*words, *more])
+
+    return run
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_commands_say_who_they_are_by_a_file(
+    secured: Secured, name: Callable[[str], str], command: Run, mechanism: str
+) -> None:
+    topic = "s-" + name("of-command")
+    made = command(("topic", "create", topic), secured.librdkafka(mechanism))
+    assert made.exit_code == 0, made.exception
+    assert made.stdout == f"created {topic} with 1 partition\n"
+    described = command(("topic", "describe", topic), secured.librdkafka(mechanism))
+    assert described.exit_code == 0, described.exception
+    refused = command(("user", "list"), secured.librdkafka(mechanism))
+    assert "CLUSTER_AUTHORIZATION_FAILED" in str(refused.exception)
+
+
+def test_commands_may_show_a_certificate(
+    secured: Secured, name: Callable[[str], str], command: Run
+) -> None:
+    config = {
+        "bootstrap.servers": secured.tls,
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(secured.authority.ca),
+        "ssl.certificate.location": str(secured.authority.sign("ALICE")),
+    }
+    made = command(("topic", "create", "s-" + name("by-certificate")), config)
+    assert made.exit_code == 0, made.exception
+
+
+def test_a_command_that_is_refused_says_why(
+    secured: Secured, command: Run, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    right = secured.librdkafka("SCRAM-SHA-256")
+    other = Authority(tmp_path_factory.mktemp("other"), "other")
+    for changed, said in (
+        ({"sasl.password": "wrong"}, "SASL_AUTHENTICATION_FAILED"),
+        ({"sasl.username": "mallory"}, "SASL_AUTHENTICATION_FAILED"),
+        ({"ssl.ca.location": str(other.ca)}, "its certificate is not trusted"),
+        ({"security.protocol": "SASL_PLAINTEXT"}, "the server closed the connection"),
+    ):
+        found = command(("topic", "list"), right | changed)
+        assert found.exit_code == 1
+        assert said in str(found.exception), changed

@@ -27,6 +27,7 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "agent": Lazy("agent", "List, drain and remove the agents of a cluster."),
     "group": Lazy("group", "List, describe, reset and delete consumer groups."),
     "acl": Lazy("acl", "List, add and delete access rules: what clients may do."),
+    "user": Lazy("user", "List, make and delete users' passwords."),
     "transaction": Lazy("transaction", "List, describe and abort transactions."),
     "pipeline": Lazy("pipeline", "Run jobs on stored records: compaction, tables, export, import."),
     "authz": Lazy("authz", "Run the authorization service; check, format and test its policies."),

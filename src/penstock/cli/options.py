@@ -3,16 +3,19 @@
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import wraps
+from pathlib import Path
 from typing import Final
 
 import click
 import msgspec
 
 from penstock.cli.client.cluster import Client
+from penstock.cli.client.security import ClientSecurity, read_security
 from penstock.config.addresses import parse_address
 from penstock.model.errors import InvalidRequestError
 
 DEFAULT_SERVER = "127.0.0.1:9092"
+_CONFIG: Final = "penstock.command_config"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_MS_MAX: Final = (1 << 63) - 1
 
@@ -53,7 +56,26 @@ def packed(
 
 
 def server_option(command: Command) -> Command:
-    """Add --server, which every command that speaks Kafka's protocol takes."""
+    """Add --server, and --command-config for `connect`, which every command that speaks Kafka's
+    protocol takes."""
+    config = click.option(
+        "--command-config",
+        metavar="FILE",
+        envvar="PENSTOCK_COMMAND_CONFIG",
+        show_envvar=True,
+        expose_value=False,
+        callback=_keep_config,
+        help="How to say who you are to a listener with TLS or SASL: NAME=VALUE lines of "
+        "librdkafka's settings, such as security.protocol and sasl.password.",
+    )
+    return config(_server(command))
+
+
+def _keep_config(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    context.meta[_CONFIG] = value
+
+
+def _server(command: Command) -> Command:
     return click.option(
         "--server",
         metavar="HOST:PORT",
@@ -83,9 +105,21 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
+def security() -> ClientSecurity | None:
+    """Return what the file of --command-config says; None: there is none.
+
+    Raises:
+        PenstockError: the file isn't right.
+    """
+    context = click.get_current_context(silent=True)
+    path = None if context is None else context.meta.get(_CONFIG)
+    return read_security(Path(path)) if path else None
+
+
 def connect(server: str, timeout_s: float) -> Client:
     """Return a client of the server that --server names."""
-    return Client(parse_address(server, setting="--server"), timeout_s=timeout_s)
+    address = parse_address(server, setting="--server")
+    return Client(address, timeout_s=timeout_s, security=security())
 
 
 def parse_pairs(pairs: Sequence[str], *, option: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from penstock.cli.client.admin import Admin
 from penstock.cli.client.connection import Connection
 from penstock.cli.client.errors import NO_SUCH_TOPIC, RefusedError, check
 from penstock.cli.client.librdkafka import Log, settings
+from penstock.cli.client.security import ClientSecurity
 from penstock.cli.client.topic_partition import TopicPartition
 from penstock.config.addresses import Address
 from penstock.kafka.errors import ErrorCode
@@ -43,10 +44,14 @@ class Client:
     Args:
         bootstrap: the address of any node.
         timeout_s: the longest time that one request may take.
+        security: how the client says who it is; None: the listener is one of PLAINTEXT.
     """
 
-    def __init__(self, bootstrap: Address, *, timeout_s: float) -> None:
+    def __init__(
+        self, bootstrap: Address, *, timeout_s: float, security: ClientSecurity | None = None
+    ) -> None:
         self._bootstrap = bootstrap
+        self._security = security
         self.timeout_s = timeout_s
         self._connection: Connection | None = None
         self._nodes: dict[int, Address] = {}
@@ -72,6 +77,10 @@ class Client:
             self._connection = self._connect()
         return self._connection
 
+    def connect_to(self, address: Address) -> Connection:
+        """Return a connection of its own to a node. Raises: PenstockError: there is none."""
+        return Connection(address, timeout_s=self.timeout_s, security=self._security)
+
     def nodes(self) -> dict[int, Address]:
         """Return the addresses of all nodes, by id."""
         self.metadata([])
@@ -95,11 +104,11 @@ class Client:
             if not places or place in places
         }
         for address in {self._nodes[leader] for leader in leaders & self._nodes.keys()}:
-            Connection(address, timeout_s=self.timeout_s).close()
+            self.connect_to(address).close()
 
     def settings(self, log: Log) -> dict[str, object]:
         """Return the settings of a librdkafka client, without connecting."""
-        return settings(self._bootstrap, self.timeout_s, log)
+        return settings(self._bootstrap, self.timeout_s, log, self._security)
 
     @cached_property
     def admin(self) -> Admin:
@@ -164,10 +173,10 @@ class Client:
 
     def _connect(self) -> Connection:
         try:
-            return Connection(self._bootstrap, timeout_s=self.timeout_s)
+            return self.connect_to(self._bootstrap)
         except RetryableError:
             for address in self._nodes.values():
                 if address != self._bootstrap:
                     with contextlib.suppress(RetryableError):
-                        return Connection(address, timeout_s=self.timeout_s)
+                        return self.connect_to(address)
             raise

@@ -1,8 +1,8 @@
 """A typed connection to a server makes one request at a time, in a version that both sides speak.
 
 Commands use it for requests that librdkafka doesn't make, and to find out at once whether and why a
-server can't be reached. One place makes the socket: TLS and SASL would begin there. kio's messages
-of an API and version are imported when the first such request is made.
+server can't be reached. kio's messages of an API and version are imported when the first such
+request is made.
 """
 
 import itertools
@@ -13,11 +13,13 @@ from types import ModuleType
 from typing import Any, Final
 
 from penstock.cli.client.notice import notice
+from penstock.cli.client.security import ClientSecurity
 from penstock.config.addresses import Address
 from penstock.kafka.errors import MalformedRequestError
 from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.wire.schema import decode_response, encode_request, request_types
 from penstock.model.errors import CorruptDataError, InvalidRequestError, RetryableError
+from penstock.security.listener import Protocol
 
 CLIENT_ID: Final = b"penstock"
 RESPONSE_BYTES_MAX: Final = 1 << 30
@@ -40,6 +42,10 @@ SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
     "describe_acls": (1, 3),
     "create_acls": (1, 3),
     "delete_acls": (1, 3),
+    "sasl_handshake": (1, 1),
+    "sasl_authenticate": (0, 2),
+    "describe_user_scram_credentials": (0, 0),
+    "alter_user_scram_credentials": (0, 0),
 }
 """The first and last version of each API that the commands' code is written for."""
 
@@ -52,7 +58,13 @@ class Connection:
 
     Args:
         timeout_s: the longest time that connecting, or one answer, may take.
+        security: how the client says who it is; None: the listener is one of PLAINTEXT.
         spoken: the first and last version of each API that the caller's code is written for.
+
+    Raises:
+        RetryableError: the server can't be reached, or doesn't answer in time.
+        InvalidRequestError: it isn't who it says.
+        RefusedError: it refuses the client.
     """
 
     def __init__(
@@ -60,6 +72,7 @@ class Connection:
         address: Address,
         *,
         timeout_s: float,
+        security: ClientSecurity | None = None,
         spoken: Mapping[str, tuple[int, int]] = SPOKEN,
     ) -> None:
         self.address = address
@@ -74,7 +87,11 @@ class Connection:
                     "connect", str(address), _reason(error), "is a server running there?"
                 ) from error
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._served = self._negotiate()
+            try:
+                self._begin(security)
+            except BaseException:
+                self.close()
+                raise
 
     def close(self) -> None:
         """Close the connection. Idempotent."""
@@ -153,6 +170,24 @@ class Connection:
         # client may not know the version yet (KIP-511).
         start = 5 if flexible and api != API_VERSIONS else 4
         return memoryview(response)[start:]
+
+    def _begin(self, security: ClientSecurity | None) -> None:
+        if security is None or security.protocol is Protocol.PLAINTEXT:
+            self._served = self._negotiate()
+            return
+        # Most commands need neither TLS nor SASL.
+        from penstock.cli.client import securing
+
+        if security.protocol.has_tls:
+            try:
+                self._socket = securing.encrypted(self._socket, self.address, security)
+            except OSError as error:
+                raise RetryableError(
+                    "connect", str(self.address), _reason(error), "does this port have TLS?"
+                ) from error
+        self._served = self._negotiate()
+        if security.protocol.has_sasl:
+            securing.authenticate(self.request, self.address, security)
 
     def _negotiate(self) -> dict[int, tuple[int, int]]:
         body = self.exchange(API_VERSIONS, _API_VERSIONS_VERSION, b"")

@@ -116,7 +116,7 @@ def _coordinator(client: Client, group_id: str) -> Iterator[Connection]:
         lambda types: build(types.FindCoordinatorRequest, key=group_id, key_type=_GROUP_KEY),
     )
     check("find coordinator", group_id, found.error_code)
-    coordinator = Connection(Address(found.host, found.port), timeout_s=client.timeout_s)
+    coordinator = client.connect_to(Address(found.host, found.port))
     with contextlib.closing(coordinator):
         yield coordinator
 

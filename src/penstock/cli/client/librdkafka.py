@@ -17,6 +17,7 @@ from penstock.cli.client.errors import translated
 from penstock.model.errors import NotFoundError, PenstockError, RetryableError
 
 if TYPE_CHECKING:
+    from penstock.cli.client.security import ClientSecurity
     from penstock.config.addresses import Address
 
 CLIENT_ID: Final = "penstock"
@@ -69,7 +70,9 @@ class Log:
             self.failure = f"{found['node']}: {found['why']}" if found else text
 
 
-def settings(bootstrap: Address, timeout_s: float, log: Log) -> dict[str, Any]:
+def settings(
+    bootstrap: Address, timeout_s: float, log: Log, security: ClientSecurity | None = None
+) -> dict[str, Any]:
     """Return the settings that every client of librdkafka is made with.
 
     Args:
@@ -84,6 +87,7 @@ def settings(bootstrap: Address, timeout_s: float, log: Log) -> dict[str, Any]:
         "reconnect.backoff.max.ms": RECONNECT_MS_MAX,
         "socket.timeout.ms": timeout_ms,
         "socket.connection.setup.timeout.ms": max(timeout_ms, 1000),
+        **({} if security is None else security.librdkafka()),
     }
 
 

@@ -15,7 +15,6 @@ from types import ModuleType
 from typing import Any, Final
 
 from penstock.cli.client.cluster import Client, TopicInfo
-from penstock.cli.client.connection import Connection
 from penstock.cli.client.errors import check, refusal
 from penstock.cli.client.topic_partition import TopicPartition
 from penstock.config.addresses import Address
@@ -258,5 +257,5 @@ def _coordinator(client: Client, transactional_id: str) -> Address:
 
 
 def _ask(client: Client, address: Address, api: str, make: Callable[[ModuleType], Any]) -> Any:
-    with contextlib.closing(Connection(address, timeout_s=client.timeout_s)) as connection:
+    with contextlib.closing(client.connect_to(address)) as connection:
         return connection.request(api, make)

@@ -14,6 +14,7 @@ from penstock.cli.options import (
     json_option,
     packed,
     parse_pairs,
+    security,
     server_option,
     timeout_option,
     together,
@@ -356,10 +357,14 @@ class _Run:
         from penstock.cli.load.target import Target
 
         self._common = common
+        secured = security()
         self.target: Target = Target(
             parse_address(common.server, setting="--server"),
             timeout_s=common.timeout_s,
-            client_settings=parse_pairs(common.client_settings, option="--client"),
+            client_settings={
+                **({} if secured is None else secured.librdkafka()),
+                **parse_pairs(common.client_settings, option="--client"),
+            },
             producer_settings=producer_settings,
         )
         self.topic_configs = parse_pairs(common.topic_configs, option="--topic-config")
