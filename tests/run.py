@@ -4,8 +4,8 @@ A suite is a folder of tests; one that does not exist is left out. A budget is t
 machine of two cores took; a suite above it is marked and fails nothing, since a busy machine is no
 defect.
 What simulates computes all the time, in time of its own; suites of real processes wait half the
-time. So the simulations run beside those suites, at the lowest priority, which takes no core from a
-process under test. What they print is kept, and printed when the suite beside them has ended.
+time. So two of those suites run at a time, and the simulations beside them at the lowest priority,
+which takes no core from a process under test. What each prints is kept, and printed when it ends.
 Order, Hypothesis' examples and the simulation's seeds follow from the tree of the last commit: the
 same tree has the same ones wherever it is tested, so that what failed is met again, and each commit
 has new ones. So does the third of the planted bugs that is looked for; `make planted` looks for all
@@ -14,19 +14,24 @@ What failed is named again below the table, since the output above it is long.
 The last line is read by CI: "N passed, N failed".
 """
 
+import contextlib
 import os
 import re
 import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
 FAILURES_SHOWN = 20
+LANES = 2
+"""How many suites that wait run at a time."""
 
 
 def tree_seed() -> str:
@@ -55,11 +60,11 @@ class Stage:
     is_beside: bool = False
     """It runs while the stages do that wait."""
     waits: bool = False
-    """It leaves the processor half idle, and may run while others compute."""
+    """It leaves the processor half idle, and runs together with others that wait."""
 
 
 def waiting(stage: Stage) -> Stage:
-    """A stage during which others may compute."""
+    """A stage that leaves room for others."""
     return replace(stage, waits=True)
 
 
@@ -90,18 +95,19 @@ STAGES = (
     Stage("ruff format", (str(BIN / "ruff"), "format", "--check", "."), 5),
     Stage("mypy --strict", (str(BIN / "mypy"),), 25),
     Stage("import-linter", (str(BIN / "lint-imports"),), 5),
-    suite("tests/unit", 500, *IN_THREE),
-    suite("tests/packaging", 30),
+    suite("tests/unit", 550, *IN_THREE),
     # In this order: the last ones may still run when nothing waits any more.
     beside(suite("tests/sim", 800)),
-    beside(program("seeds", 600, "tests/sim/run.py", f"--base={SEED}", "--count=150")),
     beside(program("planted bugs", 600, "tests/sim/planted.py", f"--by={SEED}", "--one-in=3")),
-    waiting(suite("tests/crash", 320, *IN_THREE)),
-    waiting(suite("tests/cluster", 500, *IN_THREE)),
-    waiting(suite("tests/clients", 280, *IN_TWO)),
-    waiting(suite("tests/chaos", 200)),
-    waiting(suite("tests/demo", 80)),
-    suite("tests/spark", 390, *IN_TWO),
+    beside(program("seeds", 600, "tests/sim/run.py", f"--base={SEED}", "--count=75")),
+    # Long ones first: the last one to begin has nothing to run together with.
+    waiting(suite("tests/cluster", 900, *IN_THREE)),
+    waiting(suite("tests/spark", 900, *IN_TWO)),
+    waiting(suite("tests/crash", 600, *IN_THREE)),
+    waiting(suite("tests/clients", 500, *IN_TWO)),
+    waiting(suite("tests/chaos", 250)),
+    waiting(suite("tests/demo", 160)),
+    waiting(suite("tests/packaging", 60)),
 )
 SUMMARY = re.compile(r"^=* ?\d+ (passed|failed|error|skipped)\b.*")
 NAMES_FAILURE = re.compile(r"^(FAILED|ERROR) \S+|^SEED \d+: (?!ok)|^ +again: |^.* NOT FOUND\b")
@@ -152,60 +158,65 @@ def show_at_once(text: str) -> None:
     sys.stdout.flush()
 
 
-class Beside:
-    """Stages that run one after the other in a thread; what they print waits for `tell`."""
+class Lanes:
+    """Threads that take stages from one queue; each stage's output is printed when it has ended.
 
-    def __init__(self, stages: Sequence[Stage]) -> None:
+    Args:
+        stages: in the order in which they begin.
+        count: how many run at a time.
+    """
+
+    def __init__(self, stages: Sequence[Stage], count: int) -> None:
         self.outcomes: list[Outcome] = []
-        self._stages = stages
-        self._ended: list[list[str]] = []
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._waiting = deque(stages)
+        self._errors: list[Exception] = []
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(count)]
 
     def _run(self) -> None:
-        for stage in self._stages:
-            lines: list[str] = []
-            try:
-                outcome = run(stage, lines.append)
-            except Exception as error:  # a program that is not there, say
-                self._error = error
-                return
-            self._ended.append(lines)
-            self.outcomes.append(outcome)
+        while self._waiting:
+            with contextlib.suppress(IndexError):  # another lane has taken the last one
+                self._take(self._waiting.popleft())
+
+    def _take(self, stage: Stage) -> None:
+        show_at_once(f"\n{stage.name} begins\n")
+        lines: list[str] = []
+        try:
+            self.outcomes.append(run(stage, lines.append))
+        except Exception as error:  # a program that is not there, say
+            self._errors.append(error)
+        show_at_once("".join(lines))
 
     def begin(self) -> None:
-        """Start, unless it has begun."""
-        if self._thread.ident is None:
-            self._thread.start()
+        """Start, unless they have begun."""
+        for thread in self._threads:
+            if thread.ident is None:
+                thread.start()
 
-    def tell(self) -> None:
-        """Print what has ended since the last call."""
-        while self._ended:
-            show_at_once("".join(self._ended.pop(0)))
-
-    def finish(self) -> None:
-        """Wait for all of them."""
+    def finish(self) -> list[Outcome]:
+        """Wait for all of them; what they came to."""
         self.begin()
-        self._thread.join()
-        self.tell()
-        if self._error is not None:
-            raise self._error
+        for thread in self._threads:
+            thread.join()
+        for error in self._errors:
+            raise error
+        return self.outcomes
 
 
 def run_all(stages: Sequence[Stage]) -> list[Outcome]:
-    """Run stages in their order, those `is_beside` from the first on that waits."""
-    beside_them = Beside([stage for stage in stages if stage.is_beside])
+    """Run stages in their order: those that wait two at a time, and from their beginning on those
+    that are `is_beside`."""
+    beside_them = Lanes([stage for stage in stages if stage.is_beside], 1)
+    others = [stage for stage in stages if not stage.is_beside]
     outcomes: list[Outcome] = []
-    for stage in stages:
-        if stage.is_beside:
-            continue
-        if stage.waits:
+    for waits, group in groupby(others, key=lambda stage: stage.waits):
+        if waits:
             beside_them.begin()
-        outcomes.append(run(stage, show_at_once))
-        beside_them.tell()
-    beside_them.finish()
+            outcomes += Lanes(list(group), LANES).finish()
+        else:
+            outcomes += [run(stage, show_at_once) for stage in group]
+    outcomes += beside_them.finish()
     ranks = {stage.name: rank for rank, stage in enumerate(stages)}
-    return sorted([*outcomes, *beside_them.outcomes], key=lambda found: ranks[found.stage.name])
+    return sorted(outcomes, key=lambda found: ranks[found.stage.name])
 
 
 def is_there(stage: Stage) -> bool:

@@ -22,7 +22,7 @@ class Probe:
 
     def turn(self) -> None:
         self.turns += 1
-        self.most, self.calls = max(self.most, self.calls), 0
+        self._end_turn()
         if not self._stopped:
             asyncio.get_running_loop().call_soon(self.turn)
 
@@ -36,9 +36,13 @@ class Probe:
         sys.setprofile(None)
         gc.enable()
         self._stopped = True
-        self.most = max(self.most, self.calls)
+        self._end_turn()
 
+    def _end_turn(self) -> None:
+        self.total += self.calls
+        self.most, self.calls = max(self.most, self.calls), 0
+
+    # Each call of what is tested calls it twice: nothing more than has to be.
     def _count(self, _frame: Any, event: str, _argument: Any) -> None:
-        if event in ("call", "c_call"):
+        if event == "call" or event == "c_call":
             self.calls += 1
-            self.total += 1
