@@ -12,12 +12,15 @@ class SeededRandom:
 
     def token_bytes(self, count: int) -> bytes:
         """`count` bytes, the next ones of the seed's stream."""
-        blocks = []
-        for _ in range(-(-count // hashlib.sha256().digest_size)):
-            blocks.append(hashlib.sha256(f"{self.seed}:{self._drawn}".encode()).digest())
-            self._drawn += 1
+        blocks = [self._block() for _ in range(-(-count // hashlib.sha256().digest_size))]
         return b"".join(blocks)[:count]
 
     def below(self, bound: int) -> int:
         """An integer in [0, bound)."""
-        return int.from_bytes(self.token_bytes(16), "big") % bound
+        # Each callback of a virtual loop draws one.
+        return int.from_bytes(self._block()[:16], "big") % bound
+
+    def _block(self) -> bytes:
+        block = hashlib.sha256(b"%d:%d" % (self.seed, self._drawn)).digest()
+        self._drawn += 1
+        return block

@@ -21,17 +21,8 @@ from penstock.state.schema import FEATURE_LEVEL_MAX
 from unit.groups.calls import join as join_as
 from unit.groups.calls import write
 from unit.groups.fakes import QUICK, World, pass_ms, world
+from unit.groups.migrating_clients import TOPIC, subscription
 from unit.groups.test_consumer_groups import beat, enter
-
-TOPIC = "flights"
-
-
-def subscription(owned: Sequence[int] = (), *, rack: str | None = None) -> bytes:
-    """What a consumer of `flights` says, in version 3."""
-    topics = struct.pack(">hi", 3, 1) + struct.pack(">h", len(TOPIC)) + TOPIC.encode()
-    has = write_assignment({TOPIC: owned} if owned else {})[2:-4]
-    named = struct.pack(">h", -1) if rack is None else struct.pack(">h", len(rack)) + rack.encode()
-    return topics + struct.pack(">i", -1) + has + struct.pack(">i", 7) + named
 
 
 async def join(

@@ -38,6 +38,22 @@ def test_what_is_beside_runs_while_others_wait_and_is_shown_whole(
     assert "== waits\n1 passed, 1 failed\n" in shown
 
 
+def test_two_that_wait_run_at_a_time(tmp_path: object) -> None:
+    ours, theirs = f"{tmp_path}/a", f"{tmp_path}/b"
+    meets = (
+        "import os, time\nopen({0!r}, 'w').close()\n"
+        "while not os.path.exists({1!r}): time.sleep(0.01)\nprint('1 passed')"
+    )
+    stages = [
+        stage("first", meets.format(ours, theirs), waits=True),
+        stage("second", meets.format(theirs, ours), waits=True),
+        stage("third", "print('2 passed')", waits=True),
+    ]
+    outcomes = run.run_all(stages)
+    assert [outcome.stage.name for outcome in outcomes] == ["first", "second", "third"]
+    assert [outcome.counts["passed"] for outcome in outcomes] == [1, 1, 2]
+
+
 def test_stages_beside_run_where_no_other_waits() -> None:
     (outcome,) = run.run_all([run.beside(stage("alone", "print('1 passed')"))])
     assert outcome.counts == {"passed": 1}
@@ -46,8 +62,8 @@ def test_stages_beside_run_where_no_other_waits() -> None:
 def test_each_simulation_runs_beside_others() -> None:
     assert [found.name for found in run.STAGES if found.is_beside] == [
         "tests/sim",
-        "seeds",
         "planted bugs",
+        "seeds",
     ]
     assert any(found.waits for found in run.STAGES)
 
