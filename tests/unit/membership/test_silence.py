@@ -77,8 +77,9 @@ def test_an_observer_that_was_stopped_accuses_at_no_look_that_comes_late():
     assert detector.suspects(13.1 + 0.4 + 2.7 + 1.5) == TWO
 
 
+# A step of 0.5 s, by sums of which now is made, may be longer than `away_s` in its last bit.
 @given(
-    st.lists(st.tuples(st.floats(0.01, 0.5), st.booleans()), max_size=60),
+    st.lists(st.tuples(st.floats(0.01, 0.49), st.booleans()), max_size=60),
     st.floats(0.5, 3.0),
 )
 def test_an_agent_that_speaks_often_enough_is_never_suspected(steps, timeout_s):
