@@ -10,14 +10,11 @@ from penstock.model.topic_configs import INT64_MAX, TOPIC_CONFIGS, Standing, Top
 
 _MADE_FROM = "<!-- Made by `make docs`; change the code, not this page. -->"
 
-_QUOTAS = "no quotas yet"
 _TELEMETRY = "client metrics are not collected (KIP-714); Kafka 4.3.1 does not advertise it, either"
 _SHARE_STATE = "brokers among themselves: the state of share groups is in the journal"
 _STREAMS = "no streams groups yet (KIP-1071)"
 
 NOT_SERVED: dict[str, str] = {
-    "DescribeClientQuotas": _QUOTAS,
-    "AlterClientQuotas": _QUOTAS,
     "GetTelemetrySubscriptions": _TELEMETRY,
     "PushTelemetry": _TELEMETRY,
     "InitializeShareGroupState": _SHARE_STATE,

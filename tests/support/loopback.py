@@ -26,9 +26,14 @@ RawHandler = Callable[[Any, memoryview], Any]
 
 
 def request(
-    key: int, version: int, correlation_id: int, body: bytes, flexible: bool = False
+    key: int,
+    version: int,
+    correlation_id: int,
+    body: bytes,
+    flexible: bool = False,
+    client_id: bytes = b"c",
 ) -> bytes:
-    frame = struct.pack(">hhi", key, version, correlation_id) + b"\x00\x01c"
+    frame = struct.pack(">hhih", key, version, correlation_id, len(client_id)) + client_id
     frame += (b"\0" if flexible else b"") + body
     return struct.pack(">i", len(frame)) + frame
 

@@ -5,6 +5,7 @@ from typing import Final
 from penstock.kafka.net.lanes import Lane
 from penstock.kafka.net.movement import Ending
 from penstock.kafka.net.unserved import Unserved
+from penstock.kafka.quotas.quotas import KEYS
 from penstock.kafka.registry import APIS
 from penstock.log.append.flight import Flight
 from penstock.log.append.group_commit import GroupCommit
@@ -43,6 +44,7 @@ _LABELLED_EVENTS: Final = {
     ),
     "ended": ("penstock_ended_connections_total", tuple(Ending)),
     "waited": ("penstock_inflight_waits_total", tuple(Lane)),
+    "throttled": ("penstock_throttled_total", KEYS),
     "unserved": ("penstock_unserved_requests_total", tuple(Unserved)),
 }
 """The metric that counts an event, and the values of its label, by the event's first word."""

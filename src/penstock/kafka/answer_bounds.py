@@ -56,6 +56,7 @@ _ECHOES: Final = {
 }
 """Bytes of the answer for each of the request, where items are answered by numbers."""
 _MESSAGES: Final = {
+    "alter_client_quotas": ("entries",),
     "create_acls": ("creations",),
     "create_topics": ("topics",),
     "create_partitions": ("topics",),

@@ -10,6 +10,7 @@ from penstock.kafka.auto_creation import AutoCreation
 from penstock.kafka.fetch_sessions import FetchSessions
 from penstock.kafka.instruments import Instruments, NoInstruments
 from penstock.kafka.nodes import Node, Nodes, OneNode
+from penstock.kafka.quotas.quotas import Quotas
 from penstock.kafka.record_checks import RecordChecks
 from penstock.kafka.settings import KafkaSettings
 from penstock.kafka.topic_room import Creations
@@ -69,6 +70,7 @@ class Broker:
     """This server's; empty: one, of PLAINTEXT. The address of the first one is the broker's own."""
     authenticator: "Authenticator | None" = None
     """Authenticates clients of listeners with SASL; None: there is none."""
+    quotas: Quotas = field(init=False)
     fetch_sessions: FetchSessions = field(init=False)
     auto_creation: AutoCreation = field(init=False)
     """How many topics requests for metadata may create."""
@@ -86,6 +88,7 @@ class Broker:
         self.authority = (
             None if acls is None else Authority(self.view, acls, self.clock, self.heads)
         )
+        self.quotas = Quotas(self.view.quotas, self.clock)
         self.fetch_sessions = FetchSessions(self.settings.fetch_sessions_max)
         self.auto_creation = AutoCreation(self.settings.auto_create_topics_per_s)
         self.creations = Creations(self.view, self.settings)

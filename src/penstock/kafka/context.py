@@ -25,6 +25,7 @@ class RequestContext:
         "connection",
         "correlation_id",
         "reserved_bytes",
+        "throttle_s",
     )
 
     def __init__(
@@ -46,6 +47,8 @@ class RequestContext:
         self.connection = connection
         self.reserved_bytes = 0
         """The bytes that were reserved last."""
+        self.throttle_s = 0.0
+        """For how long its handler asks the client to wait, in seconds."""
 
     @property
     def access(self) -> Access:

@@ -16,8 +16,8 @@ class Instruments(Protocol):
         "refused_batches", "handed_over_batches", "late_transaction_requests", "limited_topics",
         "authentications", "failed_authentications", "failed_tls_handshakes",
         "reply_bytes", "refused:<setting>" (see `Admission.refusal`; "tls_handshakes",
-        "draining"),
-        "ended:<Ending>", "waited:<Lane>" or "unserved:<Unserved>"."""
+        "draining"), "ended:<Ending>", "waited:<Lane>", "throttled:<key of quotas>" or
+        "unserved:<Unserved>"."""
         ...
 
 

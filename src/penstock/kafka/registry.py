@@ -105,6 +105,8 @@ _ROWS: Final[tuple[tuple[int, str, str, int, int, int], ...]] = (
     (45, "AlterPartitionReassignments", "alter_partition_reassignments", 0, 1, 0),
     (46, "ListPartitionReassignments", "list_partition_reassignments", 0, 0, 0),
     (47, "OffsetDelete", "offset_delete", 0, 0, NEVER),
+    (48, "DescribeClientQuotas", "describe_client_quotas", 0, 1, 1),
+    (49, "AlterClientQuotas", "alter_client_quotas", 0, 1, 1),
     (50, "DescribeUserScramCredentials", "describe_user_scram_credentials", 0, 0, 0),
     (51, "AlterUserScramCredentials", "alter_user_scram_credentials", 0, 0, 0),
     (55, "DescribeQuorum", "describe_quorum", 0, 2, 0),

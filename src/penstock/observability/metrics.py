@@ -94,7 +94,7 @@ _TABLE: Final = (
         "`late_request` after request_receive_timeout_ms, `unauthenticated` after "
         "authentication_timeout_ms, `revoked` when their user's credential was deleted; "
         "`slow_request` and `slow_reply`: the "
-        "slowest, while inflight_bytes_max was reached.",
+        "slowest, while inflight_bytes_max was reached; `connection_rate` for a quota.",
         "reason",
     ),
     Metric("penstock_authentications_total", _C, "Clients that authenticated by SASL."),
@@ -108,6 +108,13 @@ _TABLE: Final = (
         _C,
         "Connections that were closed in the handshake of TLS: no common version, a client's "
         "certificate that isn't taken, or authentication_timeout_ms was over.",
+    ),
+    Metric(
+        "penstock_throttled_total",
+        _C,
+        "Requests, and connections, above a quota, by its key: their clients must wait "
+        "(docs/quotas.md).",
+        "key",
     ),
     Metric(
         "penstock_refused_batches_total",

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from penstock.model.ids import PartitionKey, TopicId, TopicKey
 from penstock.security.acl import AclBinding
+from penstock.security.quota import QuotaChange
 from penstock.security.scram.credential import ScramCredential, ScramMechanism
 from penstock.state.rows import Agent, LostHistory, Shard
 from penstock.state.state_digest import StateDigest
@@ -176,6 +177,13 @@ class CredentialChanged:
     credential: ScramCredential | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotasChanged:
+    """Quotas that have another value, or none any more."""
+
+    changes: list[QuotaChange]
+
+
 Change = (
     TopicChanged
     | TopicDeleted
@@ -196,4 +204,5 @@ Change = (
     | DigestTold
     | AclsChanged
     | CredentialChanged
+    | QuotasChanged
 )

@@ -1,7 +1,8 @@
 """The commands that the journal orders; what each may answer is in `penstock.state.answers`.
 Those of jobs are in `penstock.state.pipeline_commands`, of transactions in
 `penstock.state.transaction_commands`, of access rules in `penstock.state.acl_commands`, of
-credentials in `penstock.state.security_commands`. Pure.
+credentials in `penstock.state.security_commands`, of quotas in `penstock.state.quota_commands`.
+Pure.
 
 On the wire a command is a MessagePack array (docs/formats/journal.md). Fields are only ever added
 at the end, with a default; what a command results in changes only behind a feature level.
@@ -23,6 +24,7 @@ from penstock.state.pipeline_commands import (
     ReplaceRuns,
     SaveTable,
 )
+from penstock.state.quota_commands import AlterQuotas
 from penstock.state.security_commands import DeleteCredential, SaveCredential
 from penstock.state.state_digest import StateDigest
 from penstock.state.transaction_commands import (
@@ -579,4 +581,5 @@ AnyCommand = (
     | DeleteAcls
     | SaveCredential
     | DeleteCredential
+    | AlterQuotas
 )

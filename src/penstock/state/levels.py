@@ -13,6 +13,7 @@ from penstock.state import (
     acl_commands,
     commands,
     pipeline_commands,
+    quota_commands,
     security_commands,
     transaction_commands,
 )
@@ -35,6 +36,7 @@ from penstock.state.schema import (
     MEMBERS_LEVEL,
     MERGING_LEVEL,
     PIPELINE_LEVEL,
+    QUOTAS_LEVEL,
     SECURITY_LEVEL,
     SHARES_LEVEL,
     TRANSACTIONS_LEVEL,
@@ -100,6 +102,7 @@ LEVEL_OF: Final[dict[type[AnyCommand], int]] = {
     acl_commands.DeleteAcls: ACLS_LEVEL,
     security_commands.SaveCredential: SECURITY_LEVEL,
     security_commands.DeleteCredential: SECURITY_LEVEL,
+    quota_commands.AlterQuotas: QUOTAS_LEVEL,
 }
 """The level that a command's type belongs to. Apply refuses the command below it."""
 

@@ -22,6 +22,7 @@ from penstock.state.schema import (
     OPEN_OFFSETS,
     PENDING_GROUPS,
     PENDING_OFFSETS,
+    QUOTAS,
     REBUILT_RANGES,
     REPLICATION_FACTOR,
     SHARE_PARTITIONS,
@@ -44,8 +45,8 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
     ),
     # 5 to 6: members of groups. All groups are classic until then.
     5: (f"ALTER TABLE groups ADD COLUMN {GROUP_KIND}", GROUP_MEMBERS),
-    # 6 to 7: transactions, share groups, access rules, credentials, configs of groups, and how many
-    # replicas of a topic clients are shown.
+    # 6 to 7: transactions, share groups, access rules, credentials, quotas, configs of groups, and
+    # how many replicas of a topic clients are shown.
     6: (
         f"ALTER TABLE topics ADD COLUMN {REPLICATION_FACTOR}",
         MARKERS,
@@ -62,6 +63,7 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
         ACLS,
         GROUP_CONFIGS,
         CREDENTIALS,
+        QUOTAS,
     ),
 }
 

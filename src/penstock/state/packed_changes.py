@@ -38,6 +38,7 @@ _KINDS: Final[tuple[type[Change], ...]] = (
     changes.AclsChanged,
     changes.GroupConfigsChanged,
     changes.CredentialChanged,
+    changes.QuotasChanged,
 )
 _NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
 

@@ -34,6 +34,8 @@ ACLS_LEVEL: Final = 6
 """The level from which on there are access rules (docs/formats/journal.md, "Access rules")."""
 SECURITY_LEVEL: Final = 6
 """The level from which on there are credentials (docs/formats/journal.md, "Credentials")."""
+QUOTAS_LEVEL: Final = 6
+"""The level from which on there are quotas (docs/formats/journal.md, "Quotas")."""
 STORED_ENTRIES: Final = 16
 """K: of how many of an agent's last entries the answers are kept. A power of two."""
 
@@ -229,6 +231,12 @@ CREDENTIALS: Final = """CREATE TABLE credentials (
         server_key BLOB NOT NULL,
         PRIMARY KEY (user_name, mechanism)
     ) STRICT, WITHOUT ROWID"""
+QUOTAS: Final = """CREATE TABLE quotas (
+        entity TEXT NOT NULL,
+        key TEXT NOT NULL,
+        value REAL NOT NULL,
+        PRIMARY KEY (entity, key)
+    ) STRICT, WITHOUT ROWID"""
 
 REPLICATION_FACTOR: Final = "replication_factor INTEGER NOT NULL DEFAULT 0"
 """See `penstock.state.commands.CreateTopic`."""
@@ -366,4 +374,5 @@ SCHEMA: Final = (
     ACLS,
     GROUP_CONFIGS,
     CREDENTIALS,
+    QUOTAS,
 )

@@ -20,6 +20,7 @@ sys.path[:0] = [str(REPOSITORY / "src"), str(REPOSITORY / "tests")]
 from penstock.records.sums import pack_crcs  # noqa: E402
 from penstock.replica import Replica  # noqa: E402
 from penstock.security.acl import AclBinding  # noqa: E402
+from penstock.security.quota import QuotaChange, QuotaEntity  # noqa: E402
 from penstock.segment import job_object_key  # noqa: E402
 from penstock.state.acl_commands import CreateAcls, DeleteAcls  # noqa: E402
 from penstock.state.answers import (  # noqa: E402
@@ -64,6 +65,7 @@ from penstock.state.pipeline_commands import (  # noqa: E402
     SaveTable,
     WriteRun,
 )
+from penstock.state.quota_commands import AlterQuotas  # noqa: E402
 from penstock.state.read.queries import Queries  # noqa: E402
 from penstock.state.rows import GroupKind  # noqa: E402
 from penstock.state.schema import FEATURE_LEVEL_MAX, FORMAT_VERSION  # noqa: E402
@@ -180,6 +182,7 @@ def fill_cluster(path: Path, embedded_agent: int) -> None:
     fill_transactions(append)
     fill_shares(append)
     fill_acls(append)
+    fill_quotas(append)
     replica.close()
 
 
@@ -321,6 +324,18 @@ def fill_acls(append: Callable[..., list[AnyAnswer]]) -> None:
     gone = AclBinding(3, "read", 4, "User:*", "10.0.0.0/8", 3, 2)
     assert append(1001, CreateAcls(bindings=[kept, gone])) == [Done()]
     assert append(1002, DeleteAcls(bindings=[gone])) == [Done()]
+
+
+def fill_quotas(append: Callable[..., list[AnyAnswer]]) -> None:
+    """Quotas of a user, of a default and of an address; one is taken back."""
+    changes = [
+        QuotaChange(QuotaEntity("alice", "loader"), "producer_byte_rate", 1048576.0),
+        QuotaChange(QuotaEntity("", None), "request_percentage", 12.5),
+        QuotaChange(QuotaEntity(ip="10.0.0.7"), "connection_creation_rate", 20.0),
+    ]
+    assert append(1001, AlterQuotas(changes=changes)) == [Done()]
+    gone = [QuotaChange(QuotaEntity("", None), "request_percentage", None)]
+    assert append(1002, AlterQuotas(changes=gone)) == [Done()]
 
 
 def main() -> None:

@@ -163,7 +163,9 @@ def test_an_agent_that_ends_sends_administrators_to_another(
 ) -> None:
     broker.committer.failure = FencedError("commit", "agent 7", "its epoch is over")
     request = request_of("delete_topics", 4, topic_names=("flights",), timeout=timedelta(seconds=5))
-    broker.view._by_name["flights"] = SimpleNamespace(name="flights", topic_id=bytes(16))
+    broker.view._by_name["flights"] = SimpleNamespace(
+        name="flights", topic_id=bytes(16), partitions=1
+    )
     (answer,) = call("delete_topics", 4, request).responses
     assert answer.error_code == 41
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from penstock.model.ids import PartitionKey
 from penstock.records.sums import pack_crcs
 from penstock.security.acl import AclBinding
+from penstock.security.quota import QuotaChange, QuotaEntity
 from penstock.state.acl_commands import CreateAcls, DeleteAcls
 from penstock.state.answers import AnyAnswer, Refused, Relayed
 from penstock.state.command import OffsetWrite
@@ -37,6 +38,7 @@ from penstock.state.commands import (
     StoreSegment,
     TrimLog,
 )
+from penstock.state.quota_commands import AlterQuotas
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.state.rows import GroupKind
@@ -62,6 +64,17 @@ rules = st.lists(
         host=st.just("*"),
         operation=st.just(3),
         permission=st.sampled_from([2, 3]),
+    ),
+    max_size=3,
+)
+quota_changes = st.lists(
+    st.builds(
+        QuotaChange,
+        entity=st.sampled_from(
+            [QuotaEntity("u"), QuotaEntity("", "c"), QuotaEntity(ip="10.0.0.1"), QuotaEntity()]
+        ),
+        key=st.sampled_from(["producer_byte_rate"] * 2 + ["connection_creation_rate"]),
+        value=st.sampled_from([None, 1.0, 2.0]),
     ),
     max_size=3,
 )
@@ -135,6 +148,7 @@ simple = st.one_of(
     st.builds(AlterClusterConfigs, set=configs, unset=st.lists(st.sampled_from("abc"))),
     st.builds(CreateAcls, bindings=rules),
     st.builds(DeleteAcls, bindings=rules),
+    st.builds(AlterQuotas, changes=quota_changes),
     st.builds(
         AlterGroupConfigs,
         group_id=st.sampled_from("gh"),
@@ -304,6 +318,10 @@ def assert_equal_to_twin(queries: Queries, view: StateView, twin: Twin) -> None:
     assert queries.cluster_configs() == twin.cluster_configs == view.cluster_configs
     assert queries.acls() == sorted(twin.acls)
     assert set(view.acls.bindings()) == twin.acls
+    assert {(one.entity, one.key): one.value for one in queries.quotas()} == twin.quotas
+    assert {
+        (entity, key): value for entity, own in view.quotas.entities() for key, value in own.items()
+    } == twin.quotas
     assert queries.group_configs() == twin.group_configs == view.group_configs
     assert queries.last_wal_generation() == twin.last_generation
     assert [key for key, _, _ in queries.heads()] == sorted(twin.partitions)

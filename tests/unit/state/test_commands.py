@@ -1,5 +1,6 @@
 """Commands and answers: every one survives its bytes, and apply knows every one."""
 
+import types
 import typing
 from typing import Any
 
@@ -25,6 +26,10 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
         return int64
     if kind is str:
         return st.text(max_size=8)
+    if kind is float:
+        return st.floats(allow_nan=False)
+    if kind is type(None):
+        return st.none()
     if kind is bytes:
         return st.binary(max_size=16)
     if kind is bool:
@@ -43,6 +48,8 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
         return st.lists(values(arguments[0]), max_size=3)
     if origin is dict:
         return st.dictionaries(values(arguments[0]), values(arguments[1]), max_size=2)
+    if origin is types.UnionType:
+        return st.one_of(*(values(argument) for argument in arguments))
     if origin is tuple:
         return st.tuples(*(values(argument) for argument in arguments))
     raise AssertionError(kind)

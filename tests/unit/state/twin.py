@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from penstock.records.sums import batch_sum, partition_seed
 from penstock.security.acl import AclBinding
+from penstock.security.quota import QuotaEntity
 from penstock.state.acl_commands import CreateAcls, DeleteAcls
 from penstock.state.answers import (
     AnyAnswer,
@@ -49,6 +50,7 @@ from penstock.state.commands import (
     StoreSegment,
     TrimLog,
 )
+from penstock.state.quota_commands import AlterQuotas
 from penstock.state.schema import FEATURE_LEVEL_MAX
 
 WRAP = 1 << 31
@@ -106,6 +108,7 @@ class Twin:
         self.offsets: dict[str, dict[tuple[bytes, int], tuple[int, int, str, int]]] = {}
         self.cluster_configs: dict[str, str] = {}
         self.acls: set[AclBinding] = set()
+        self.quotas: dict[tuple[QuotaEntity, str], float] = {}
         self.group_configs: dict[str, dict[str, str]] = {}
         self.next_topic_key = 1
         self.next_producer_id = 0
@@ -181,6 +184,18 @@ class Twin:
                 return Done()
             case DeleteAcls():
                 self.acls.difference_update(command.bindings)
+                return Done()
+            case AlterQuotas() if self.level < 6:
+                return Refused(Refusal.LEVEL_NOT_ON)
+            case AlterQuotas():
+                for change in command.changes:
+                    fits = (change.key == "connection_creation_rate") == bool(change.entity.ip)
+                    if not change.entity.parts() or (change.value is not None and not fits):
+                        return Refused(Refusal.MALFORMED)
+                for change in command.changes:
+                    self.quotas.pop((change.entity, change.key), None)
+                    if change.value is not None:
+                        self.quotas[change.entity, change.key] = change.value
                 return Done()
             case AlterGroupConfigs() if self.level < 6:
                 return Refused(Refusal.LEVEL_NOT_ON)

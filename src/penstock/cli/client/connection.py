@@ -46,6 +46,8 @@ SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
     "sasl_authenticate": (0, 2),
     "describe_user_scram_credentials": (0, 0),
     "alter_user_scram_credentials": (0, 0),
+    "describe_client_quotas": (0, 1),
+    "alter_client_quotas": (0, 1),
 }
 """The first and last version of each API that the commands' code is written for."""
 

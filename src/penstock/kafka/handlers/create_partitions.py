@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.access import refusal_text
 from penstock.kafka.admin.commit import commit
+from penstock.kafka.admin.mutations import Mutations
 from penstock.kafka.admin.resources import unknown_topic
 from penstock.kafka.admin.topic_plan import added_partitions
 from penstock.kafka.context import RequestContext
@@ -33,12 +34,15 @@ async def handle(context: RequestContext, request: "CreatePartitionsRequest") ->
     twice = await turns.run(duplicates(topic.name for topic in request.topics))
     plans = await fresh.settled(context, partial(_plan_all, context, request, twice))
     outcomes: list[Outcome | None] = []
-    commands = []
+    commands: list[CreatePartitions] = []
+    mutations = Mutations(context, "create_partitions")
     async for plan in turns.each(plans):
         if isinstance(plan, Outcome):
             outcomes.append(plan)
-        elif request.validate_only:
-            outcomes.append(Outcome())
+            continue
+        refused = mutations.refusal(_added(context, plan))
+        if refused is not None or request.validate_only:
+            outcomes.append(refused or Outcome())
         else:
             commands.append(plan)
             outcomes.append(None)
@@ -48,6 +52,11 @@ async def handle(context: RequestContext, request: "CreatePartitionsRequest") ->
         outcome = next(answers) if early is None else early
         results.add(name=topic.name, error_code=outcome.error, error_message=outcome.message)
     return build(types.CreatePartitionsResponse, results=results.encoded())
+
+
+def _added(context: RequestContext, plan: CreatePartitions) -> int:
+    known = context.broker.view.topic_by_id(plan.topic_id)
+    return plan.partitions - (0 if known is None else known.partitions)
 
 
 async def _plan_all(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.access import refusal_text
 from penstock.kafka.admin.commit import commit
+from penstock.kafka.admin.mutations import Mutations
 from penstock.kafka.admin.resources import topic_entries
 from penstock.kafka.admin.topic_plan import (
     DEFAULT,
@@ -46,6 +47,11 @@ async def handle(context: RequestContext, request: "CreateTopicsRequest") -> Ans
     turns = context.broker.turns
     twice = await turns.run(duplicates(topic.name for topic in request.topics))
     plans = await fresh.settled(context, partial(_plan_all, context, request, twice))
+    mutations = Mutations(context, "create_topics")
+    plans = [
+        (mutations.refusal(plan.partitions) or plan) if isinstance(plan, CreateTopic) else plan
+        async for plan in turns.each(plans)
+    ]
     wanted = [plan async for plan in turns.each(plans) if isinstance(plan, CreateTopic)]
     answers: Iterator[Outcome] = repeat(Outcome())
     if not request.validate_only:

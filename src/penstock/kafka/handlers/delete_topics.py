@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.access import refusal_text
 from penstock.kafka.admin.commit import commit
+from penstock.kafka.admin.mutations import Mutations
 from penstock.kafka.admin.resources import unknown_topic
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
@@ -46,6 +47,7 @@ async def handle(
     twice_asked = await turns.run(duplicates(asked))
     outcomes: list[Outcome | None] = []
     commands = []
+    mutations = Mutations(context, "delete_topics")
     async for one, topic in turns.each(zip(asked, found, strict=True)):
         if one in twice_asked or (isinstance(topic, _Found) and topic.topic_id in twice):
             outcomes.append(Outcome(ErrorCode.INVALID_REQUEST, "the request names the topic twice"))
@@ -54,8 +56,10 @@ async def handle(
         elif isinstance(topic, _Hidden):
             outcomes.append(topic.outcome)
         else:
-            commands.append(DeleteTopic(topic_id=topic.topic_id))
-            outcomes.append(None)
+            refused = mutations.refusal(topic.partitions)
+            if refused is None:
+                commands.append(DeleteTopic(topic_id=topic.topic_id))
+            outcomes.append(refused)
     answers = iter(await commit(context, commands, request.timeout))
     responses = ArrayWriter(types.DeletableTopicResult)
     async for one, topic, early in turns.each(zip(asked, found, outcomes, strict=True)):
@@ -77,6 +81,7 @@ async def handle(
 class _Found(NamedTuple):
     name: str
     topic_id: bytes
+    partitions: int
 
 
 class _Hidden(NamedTuple):
@@ -107,7 +112,7 @@ def _find(
             return certainty.outcome(unknown_topic(asked.name).outcome)
     refused = access.topic(Operation.DELETE, topic.name)
     if not refused:
-        return _Found(topic.name, topic.topic_id)
+        return _Found(topic.name, topic.topic_id, topic.partitions)
     outcome = Outcome(refused, refusal_text(refused))
     if asked.topic_id is None or access.topic(Operation.DESCRIBE, topic.name):
         return outcome

@@ -27,6 +27,7 @@ from penstock.kafka.net.host import ClientNames, ConnectionHost
 from penstock.kafka.net.lanes import Lanes, Ticket
 from penstock.kafka.net.movement import Ending, Movement, Sample
 from penstock.kafka.net.reply_writer import SEND_AT_BYTES, ReplyWriter
+from penstock.kafka.net.throttling import FETCH_KEY, Throttling
 from penstock.kafka.net.unserved import UnservedError, api_versions_or_raise, note_unserved
 from penstock.kafka.registry import APIS, SASL_TOKEN, is_of_groups
 from penstock.kafka.replies import reply_bytes
@@ -35,15 +36,18 @@ from penstock.kafka.wire import header
 from penstock.kafka.wire.framing import Framer
 from penstock.kafka.wire.produce_codec import wants_no_answer
 from penstock.model.errors import InvalidRequestError, PenstockError
+from penstock.ports.clock import Clock
 from penstock.security.listener import Listener
+from penstock.security.quota import CONNECTION_CREATION_RATE, REQUEST_PERCENTAGE
 from penstock.system.sockets import readable_bytes
 
 logger = logging.getLogger(__name__)
 
-FETCH_KEY: Final = 1
 STARTED_BYTES_MAX: Final = 64 << 10
 """A connection starts requests of this many bytes in one turn of the loop, and one more. While an
 earlier request is answered, megabytes of other requests may come."""
+KEPT_OUT_S: Final = 1.0
+"""The longest pause before a connection is closed that is one too many of its address."""
 ITEMS_MAX: Final = 2_000
 """A connection has Produces of this many items under way (`ConnectionState.items`), and one more:
 that is four long Produces. Reading a request may take thirteen times its bytes."""
@@ -89,6 +93,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             session=None if self._sasl is None else self._sasl.session,
         )
         host.next_connection_id += 1
+        self._quotas = host.broker.quotas
+        self._throttling = Throttling(self._quotas, self._loop, self._instruments.count, self._pump)
         self._waiting: deque[Exchange] = deque()
         self._in_flight: deque[Exchange] = deque()
         self._answer_waiter: asyncio.Future[None] | None = None
@@ -141,6 +147,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._sasl.start(self._loop)
         elif tls is not None and self._name_client is not None:
             self._identify(self._name_client, tls.getpeercert(binary_form=True))
+        self._keep_out(self._quotas.connect(self.client_host))
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         """Return the buffer into which the socket's bytes go."""
@@ -215,7 +222,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Return the bytes that the limits of connection and server leave for a reply."""
         held = self._held
         own = self._limit_bytes - held.request_bytes - held.unsent_bytes
-        return max(0, min(own, self._host.data.room_bytes))
+        room = max(0, min(own, self._host.data.room_bytes))
+        if self._quotas.is_on and self._in_flight:
+            return self._throttling.fetch_room(self._in_flight[0], room)
+        return room
 
     def reserve_answer(self, byte_count: int) -> "asyncio.Future[None] | None":
         """See `ReplySink`. A handler's, while its exchange is in flight."""
@@ -253,6 +263,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         kept = takewhile(lambda one: one.api.overlaps, self._waiting) if self.is_appending() else ()
         self._waiting = deque(kept)
         self._set_reading(paused=True)
+        self._throttling.end()
         self._pump()
 
     def abort(self) -> None:
@@ -431,7 +442,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                     self._started_bytes += exchange.frame_bytes
                     self._in_flight.append(exchange)
                     if self._admits(exchange):
-                        exchange.start(self._loop, self._pump)
+                        exchange.start(self._loop, self._pump, self._measuring())
                 if not self._collect_replies():
                     break
                 # Small replies leave together; a large one at once, so that it is known whether
@@ -473,8 +484,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._started_bytes = 0
         self._pump()
 
+    def _measuring(self) -> Clock | None:
+        return self._clock if self._quotas.has(REQUEST_PERCENTAGE) else None
+
     def _may_start(self, exchange: Exchange) -> bool:
-        if self._writer.is_held_up:
+        if self._writer.is_held_up or self._throttling.is_muted:
             return False
         if self._in_flight:
             return (
@@ -500,9 +514,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._active_s = now_s
             self._held.add_request(-exchange.frame_bytes, of_groups=exchange.api.of_groups)
             self._instruments.observe(exchange.api.stage, now_s - exchange.started_s)
-            reply = exchange.reply
             if self._failure is not None:
                 break
+            reply = exchange.reply
+            if self._quotas.is_on:
+                reply = self._throttling.answered(exchange, now_s)
             if reply is None:
                 continue
             body_bytes = reply_bytes(reply)
@@ -579,7 +595,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 and self._admits(exchange)
             ):
                 self._in_flight.append(exchange)
-                exchange.start(self._loop, self._pump)
+                exchange.start(self._loop, self._pump, self._measuring())
             else:
                 self._held.orphans_answered(exchange.frame_bytes)
 
@@ -602,6 +618,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         paused = (
             held.request_bytes + held.unsent_bytes >= self._limit_bytes
             or self._fault is not None
+            or self._throttling.is_muted
             or self._host.draining
             or not held.may_receive(is_idle=not (self._in_flight or self._waiting))
         )
@@ -620,6 +637,20 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._host.ends.remove(self._descriptor, self)
             self._transport.resume_reading()
 
+    def _keep_out(self, wait_s: float) -> None:
+        """Close a connection whose address opens too many, after a pause, as Kafka does: at once it
+        would be opened again at once."""
+        if wait_s > 0:
+            self._instruments.count(f"throttled:{CONNECTION_CREATION_RATE}")
+            # It may be that what came is read still.
+            self._throttling.is_muted = True
+            self._set_reading(paused=True)
+            self._loop.call_later(min(wait_s, KEPT_OUT_S), self._end_kept_out)
+
+    def _end_kept_out(self) -> None:
+        if not self._closing:
+            self._cut(Ending.CONNECTION_RATE, f"{self.client_host} has opened too many")
+
     def _cut(self, ending: Ending, detail: str) -> None:
         self._host.note_ended(self.peer, ending, detail)
         # At once, since another connection waits for the place or the bytes.
@@ -632,6 +663,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         # A producer that wants no answer may be gone behind its last request.
         host.waves.release(self)
         self._closing = True
+        self._throttling.end()
         self._framer.close()
         if self._sasl is not None:
             self._sasl.close()

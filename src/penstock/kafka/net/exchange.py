@@ -1,7 +1,8 @@
 """A request and, later, its reply: how its handler is called."""
 
 import asyncio
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from types import ModuleType
 from typing import Final
@@ -14,6 +15,7 @@ from penstock.kafka.replies import AnyReply, LateReply, Reply
 from penstock.kafka.wire import schema
 from penstock.kafka.wire.encode import Entity
 from penstock.model.errors import RetryableError
+from penstock.ports.clock import Clock
 
 LONG_REQUEST_BYTES: Final = 1 << 20
 """Decoded, such a request may take 20 times as much: one at a time, until its answer is reserved.
@@ -33,6 +35,7 @@ class Exchange:
         "ready",
         "reply",
         "started_s",
+        "work_s",
     )
 
     def __init__(
@@ -54,19 +57,30 @@ class Exchange:
         self.ready = False
         self.error: BaseException | None = None
         self.reply: AnyReply = None
+        self.work_s = 0.0
+        """Seconds of the event loop that its handler took; 0, where they are not measured."""
 
-    def start(self, loop: asyncio.AbstractEventLoop, changed: Callable[[], None]) -> None:
+    def start(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        changed: Callable[[], None],
+        measured_by: Clock | None = None,
+    ) -> None:
         """Call the handler. Nothing is raised: what goes wrong is this exchange's `error`.
 
         Args:
             changed: called once the reply, or an error, is there, if that is later.
+            measured_by: measures `work_s`; None: that is not asked for.
         """
         try:
             handler = self.api.load()
             if self.body is None:
                 self.reply = handler.unsupported_version(self.context)
             elif self.api.raw:
+                began_s = 0.0 if measured_by is None else measured_by.monotonic_s()
                 result = handler.serve(self.context, self.body)
+                if measured_by is not None:
+                    self.work_s = measured_by.monotonic_s() - began_s
                 if asyncio.isfuture(result):
                     self.pending = result
                     if type(result) is LateReply and not result.done():
@@ -76,7 +90,10 @@ class Exchange:
                     return
                 self.reply = result
             else:
-                task = loop.create_task(self._handle(handler, self.body))
+                work = self._handle(handler, self.body)
+                if measured_by is not None:
+                    work = self._measured(work, measured_by)
+                task = loop.create_task(work)
                 self.pending = task
                 task.add_done_callback(partial(self._replied, changed))
                 return
@@ -115,6 +132,29 @@ class Exchange:
             # Many may wait: each holds its frame alone.
             del request
             await waiting
+
+    @types.coroutine
+    def _measured(
+        self, work: Coroutine[object, object, AnyReply], clock: Clock
+    ) -> Generator[object, object, AnyReply]:
+        """Run the handler, and add up the time of its steps, without its waiting."""
+        step: Callable[[], object] = partial(work.send, None)
+        try:
+            while True:
+                began_s = clock.monotonic_s()
+                try:
+                    waited_for = step()
+                except StopIteration as end:
+                    done: AnyReply = end.value
+                    return done
+                finally:
+                    self.work_s += clock.monotonic_s() - began_s
+                try:
+                    step = partial(work.send, (yield waited_for))
+                except BaseException as error:  # noqa: BLE001 - the handler gets it, as without this
+                    step = partial(work.throw, error)
+        finally:
+            work.close()
 
     async def _decode(self, body: memoryview) -> tuple[Entity, asyncio.Future[None] | None]:
         """The request, with its answer reserved; or what to wait for before it is decoded again."""

@@ -28,6 +28,7 @@ _ENDINGS: Final = {
     Ending.SLOW_REQUEST: "inflight_bytes_max is reached, and it is the slowest sender",
     Ending.UNAUTHENTICATED: "authentication_timeout_ms is over",
     Ending.REVOKED: "its user's credential was deleted",
+    Ending.CONNECTION_RATE: "its address is above its quota of connection_creation_rate",
     Ending.SLOW_REPLY: "inflight_bytes_max is reached, and it is the slowest reader",
 }
 

@@ -34,6 +34,7 @@ class Ending(enum.StrEnum):
     SLOW_REPLY = "slow_reply"
     UNAUTHENTICATED = "unauthenticated"
     REVOKED = "revoked"
+    CONNECTION_RATE = "connection_rate"
 
 
 class Sample(NamedTuple):

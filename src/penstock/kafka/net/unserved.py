@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NAMES: Final = {
-    48: "DescribeClientQuotas",
-    49: "AlterClientQuotas",
     71: "GetTelemetrySubscriptions",
     72: "PushTelemetry",
     83: "InitializeShareGroupState",

@@ -58,10 +58,10 @@ def response_types(api_name: str, version: int) -> ModuleType:
     return importlib.import_module(f"kio.schema.{api_name}.v{version}.response")
 
 
-def build(entity_type: type[Entity], **fields: object) -> Entity:
+def build(entity_type: type[Entity], /, **fields: object) -> Entity:
     """Make an entity, leaving out the fields that its version does not have.
 
-    `throttle_time` is zero where the version wants one and none is given (there are no quotas).
+    `throttle_time` is zero where the version wants one: `penstock.kafka.wire.throttle` writes it.
 
     Args:
         entity_type: a class of `response_types` or `request_types`.

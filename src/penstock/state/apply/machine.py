@@ -18,6 +18,7 @@ from penstock.state import (
     journal_time,
     migration,
     pipeline_commands,
+    quota_commands,
     security_commands,
     transaction_commands,
 )
@@ -33,6 +34,7 @@ from penstock.state.apply import jobs as apply_jobs
 from penstock.state.apply import journal_clock as apply_time
 from penstock.state.apply import loss as apply_loss
 from penstock.state.apply import progress as apply_progress
+from penstock.state.apply import quotas as apply_quotas
 from penstock.state.apply import records as apply_records
 from penstock.state.apply import replace as apply_replace
 from penstock.state.apply import restored_runs as apply_restored_runs
@@ -133,6 +135,7 @@ _HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
     acl_commands.DeleteAcls: apply_acls.delete_acls,
     security_commands.SaveCredential: apply_credentials.save_credential,
     security_commands.DeleteCredential: apply_credentials.delete_credential,
+    quota_commands.AlterQuotas: apply_quotas.alter_quotas,
 }
 
 

@@ -14,11 +14,13 @@ import msgspec
 
 from penstock.model.ids import PartitionKey
 from penstock.security.acl import AclBinding
+from penstock.security.quota import QuotaChange
 from penstock.security.scram.credential import ScramCredential
 from penstock.state import time_jumps
 from penstock.state.apply.credentials import SELECT_CREDENTIALS, credential_of_row
 from penstock.state.apply.digests import SELECT_DIGESTS, round_of_rows
 from penstock.state.apply.histories import SELECT_HISTORIES, history_of_row
+from penstock.state.apply.quotas import SELECT_QUOTAS, quota_of_row
 from penstock.state.cluster_tables import (
     SELECT_AGENTS,
     SELECT_SHARDS,
@@ -270,6 +272,12 @@ class Queries(PipelineQueries, LossQueries, TransactionQueries):
         columns = "resource_type, name, pattern_type, principal, host, operation, permission"
         rows = self._of_transactions(f"SELECT {columns} FROM acls ORDER BY {columns}")  # noqa: S608
         return [AclBinding(*row) for row in rows]
+
+    # -- quotas --------------------------------------------------------------------------------
+
+    def quotas(self) -> list[QuotaChange]:
+        """All quotas, as the changes that make them."""
+        return [quota_of_row(row) for row in self._of_transactions(SELECT_QUOTAS)]
 
     # -- producers -----------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from penstock.model.ids import (
 from penstock.model.topic_names import folded
 from penstock.records.sums import partition_seed
 from penstock.security.acl_index import AclIndex
+from penstock.security.quota_index import QuotaIndex
 from penstock.security.scram.credential import ScramCredential, ScramMechanism
 from penstock.state.changes import (
     AclsChanged,
@@ -39,6 +40,7 @@ from penstock.state.changes import (
     MarkersWritten,
     OffsetsSettled,
     OpenMoved,
+    QuotasChanged,
     RunsMoved,
     ShardMoved,
     TopicChanged,
@@ -116,6 +118,7 @@ class StateView:
         self.credential_count = 0
         self.revocations = 0
         """Grows with each credential that is deleted."""
+        self.quotas = QuotaIndex()
         self.agents_generation = 0
         """Grows with each change of an agent or of a shard's owner."""
         self._agents: dict[int, Agent] = {}
@@ -145,6 +148,7 @@ class StateView:
         try:
             self.cluster_configs = queries.cluster_configs()
             self.acls.replace(queries.acls())
+            self.quotas.replace(queries.quotas())
             self.group_configs = queries.group_configs()
             for row in queries.topic_rows():
                 self._put(
@@ -225,6 +229,8 @@ class StateView:
                 self.generation += 1
             elif type(change) is CredentialChanged:
                 self._change_credential(change)
+            elif type(change) is QuotasChanged:
+                self.quotas.change(change.changes)
             else:
                 self._change_cluster(change)
 

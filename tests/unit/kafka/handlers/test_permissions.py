@@ -10,6 +10,7 @@ import dataclasses
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -336,6 +337,14 @@ def _create_acls(asking: Asking) -> Fields:
     return {"creations": (wanted,)}
 
 
+def _quotas(asking: Asking) -> Fields:
+    part = partial(asking.part, "alter_client_quotas", 1)
+    entity = part("EntityData", entity_type="user", entity_name="u")
+    op = part("OpData", key="producer_byte_rate", value=1000.0, remove=False)
+    entry = part("EntryData", entity=(entity,), ops=(op,))
+    return {"entries": (entry,), "validate_only": False}
+
+
 def _delete_acls(asking: Asking) -> Fields:
     wanted = ANY_ACL | {"resource_name_filter": "other"}
     return {"filters": (asking.part("delete_acls", 3, "DeleteAclsFilter", **wanted),)}
@@ -576,6 +585,13 @@ CASES: dict[str, Case] = {
         0, lambda _: {"timeout": SOON, "topics": None}, (cluster(DESCRIBE),), of_cluster
     ),
     "describe_quorum": Case(2, lambda _: {"topics": ()}, (cluster(DESCRIBE),), of_cluster),
+    "describe_client_quotas": Case(
+        1,
+        lambda _: {"components": (), "strict": False},
+        (cluster(Operation.DESCRIBE_CONFIGS),),
+        of_cluster,
+    ),
+    "alter_client_quotas": Case(1, _quotas, (cluster(Operation.ALTER_CONFIGS),), of_cluster),
     "update_features": Case(
         2,
         lambda _: {"timeout": SOON, "feature_updates": (), "validate_only": True},

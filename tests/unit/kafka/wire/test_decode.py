@@ -41,6 +41,7 @@ SAMPLES: dict[str, Any] = {
     "int32": -123_456,
     "int64": 1 << 40,
     "uint16": 60_000,
+    "float64": 12.5,
     "uuid": uuid.UUID(int=5),
     "timedelta_i32": timedelta(milliseconds=1500),
     "timedelta_i64": timedelta(milliseconds=5_000_000_000),

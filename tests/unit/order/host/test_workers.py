@@ -331,6 +331,8 @@ def test_changes_survive_their_bytes(found: list[Change]) -> None:
 def test_every_kind_of_change_survives_its_bytes() -> None:
     from penstock.model.ids import TopicId, TopicKey
     from penstock.security.acl import AclBinding
+    from penstock.security.quota import QuotaChange, QuotaEntity
+    from penstock.security.scram.credential import ScramCredential, ScramMechanism
     from penstock.state import changes
     from penstock.state.rows import (
         Agent,
@@ -369,6 +371,13 @@ def test_every_kind_of_change_survives_its_bytes() -> None:
         records=0,
     )
     rule = AclBinding(2, "t", 3, "User:alice", "*", 3, 3)
+    credential = ScramCredential(
+        mechanism=ScramMechanism.SCRAM_SHA_256,
+        iterations=4_096,
+        salt=b"salt",
+        stored_key=bytes(range(32)),
+        server_key=bytes(32),
+    )
     every: list[Change] = [
         changes.HeadMoved(PartitionKey(1), 2, 3),
         changes.OpenMoved(PartitionKey(1), -1),
@@ -394,6 +403,9 @@ def test_every_kind_of_change_survives_its_bytes() -> None:
         changes.TopicDeleted(topic_key=TopicKey(1), topic_id=TopicId(b"x" * 16), name="t"),
         changes.ClusterConfigsChanged(configs={"a": "b"}),
         changes.AclsChanged(added=[rule], removed=[]),
+        changes.CredentialChanged(user="u", mechanism=credential.mechanism, credential=credential),
+        changes.CredentialChanged(user="u", mechanism=credential.mechanism, credential=None),
+        changes.QuotasChanged(changes=[QuotaChange(QuotaEntity("u"), "producer_byte_rate", 1.0)]),
         changes.GroupConfigsChanged(group_id="g", configs={"a": "b"}),
         changes.AgentChanged(agent=agent),
         changes.AgentRemoved(agent_id=7),
