@@ -372,7 +372,7 @@ def test_every_kind_of_change_survives_its_bytes() -> None:
     )
     rule = AclBinding(2, "t", 3, "User:alice", "*", 3, 3)
     credential = ScramCredential(
-        mechanism=ScramMechanism.SCRAM_SHA_256,
+        mechanism=ScramMechanism.SHA_256,
         iterations=4_096,
         salt=b"salt",
         stored_key=bytes(range(32)),
