@@ -101,12 +101,13 @@ def save(admin: Any, password: str, user: str = "alice") -> None:
         UserScramCredentialUpsertion,
     )
 
-    wanted = [
-        UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), password.encode())
-        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
-    ]
-    for future in admin.alter_user_scram_credentials(wanted).values():
-        future.result(DEADLINE_S)
+    # A request may change a user once.
+    for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+        wanted = UserScramCredentialUpsertion(
+            user, ScramCredentialInfo(mechanism, 4096), password.encode()
+        )
+        for future in admin.alter_user_scram_credentials([wanted]).values():
+            future.result(DEADLINE_S)
 
 
 def permit(admin: Any, user: str, prefix: str) -> None:

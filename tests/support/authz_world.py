@@ -11,18 +11,24 @@ from contextlib import closing
 from pathlib import Path
 
 from penstock.agent.patience import until_answered
-from penstock.authz.service.archiving import SnapshotSettings
 from penstock.authz.service.environment import Environment
 from penstock.authz.service.service import OPEN_MAX, Service
 from penstock.authz.service.shard import SharedJournal
 from penstock.authz.state.entries import Done, Insert, Outcome
-from penstock.model.errors import RetryableError
-from penstock.ports.objects import ObjectStore
+from penstock.model.errors import PenstockError, RetryableError
 from penstock.replica import state_digest
 from support.authz import POLICY, insert, set_policy, write
-from support.simulated.journal import JournalFaults, SimulatedJournal
+from support.simulated.journal import JournalFaults, SimulatedConnection, SimulatedJournal
 from support.simulated.randomness import SeededRandom
 from support.simulated.virtual_loop import VirtualClock, VirtualLoop
+
+
+class SharedConnection(SimulatedConnection):
+    """An instance's end of the simulated journal, which says whose it is."""
+
+    @property
+    def cluster_id(self) -> str:
+        return self._server.cluster_id
 
 
 class AuthzWorld:
@@ -35,30 +41,20 @@ class AuthzWorld:
         self.random = SeededRandom(seed)
         self.journal = SimulatedJournal(random=self.random, clock=self.clock, faults=faults)
         self.services: list[Service] = []
-        self._started_count = 0
+        self.ends: list[PenstockError] = []
 
-    async def started(
-        self,
-        name: str,
-        *,
-        open_max: int = OPEN_MAX,
-        snapshots: ObjectStore | None = None,
-        snapshot_settings: SnapshotSettings | None = None,
-    ) -> Service:
+    async def started(self, name: str, *, open_max: int = OPEN_MAX) -> Service:
         """A service; its start is tried again where the journal fails."""
 
         async def open_journal() -> SharedJournal:
-            return self.journal.connect()
+            return SharedConnection(self.journal)
 
-        self._started_count += 1
         service = Service(
             self.folder / name,
             clock=self.clock,
-            random=SeededRandom(self.seed * 100 + self._started_count),
+            random=SeededRandom(self.seed * 100 + len(self.services)),
             open_max=open_max,
             open_journal=open_journal,
-            snapshots=snapshots,
-            snapshot_settings=snapshot_settings,
         )
         self.services.append(service)
         await until_answered(service.open)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
@@ -34,28 +34,22 @@ def save_credentials(
 ) -> None:
     """Give a user a password for some mechanisms. The server gets what is derived from it.
 
+    Kafka takes one change of a user by a request, so each mechanism has its own.
+
     Raises:
         RefusedError: the server refuses.
     """
 
-    def request(types: ModuleType) -> Any:
-        rows = []
-        for mechanism in mechanisms:
-            salt = secrets.token_bytes(SALT_BYTES)
-            salted = salt_password(mechanism, password, salt=salt, iterations=iterations)
-            rows.append(
-                build(
-                    types.ScramCredentialUpsertion,
-                    name=user,
-                    mechanism=int(mechanism),
-                    iterations=iterations,
-                    salt=salt,
-                    salted_password=salted,
-                )
-            )
-        return build(types.AlterUserScramCredentialsRequest, deletions=(), upsertions=tuple(rows))
-
-    _alter(client, "save credential", request)
+    for mechanism in mechanisms:
+        salt = secrets.token_bytes(SALT_BYTES)
+        fields = {
+            "name": user,
+            "mechanism": int(mechanism),
+            "iterations": iterations,
+            "salt": salt,
+            "salted_password": salt_password(mechanism, password, salt=salt, iterations=iterations),
+        }
+        _alter(client, "save credential", upsertions=(("ScramCredentialUpsertion", fields),))
 
 
 def delete_credentials(client: Client, user: str, mechanisms: Sequence[ScramMechanism]) -> None:
@@ -65,14 +59,9 @@ def delete_credentials(client: Client, user: str, mechanisms: Sequence[ScramMech
         RefusedError: the server refuses, or there is none.
     """
 
-    def request(types: ModuleType) -> Any:
-        rows = [
-            build(types.ScramCredentialDeletion, name=user, mechanism=int(mechanism))
-            for mechanism in mechanisms
-        ]
-        return build(types.AlterUserScramCredentialsRequest, deletions=tuple(rows), upsertions=())
-
-    _alter(client, "delete credential", request)
+    for mechanism in mechanisms:
+        fields = {"name": user, "mechanism": int(mechanism)}
+        _alter(client, "delete credential", deletions=(("ScramCredentialDeletion", fields),))
 
 
 def list_credentials(client: Client, users: Sequence[str] = ()) -> list[Credential]:
@@ -100,7 +89,20 @@ def list_credentials(client: Client, users: Sequence[str] = ()) -> list[Credenti
     return sorted(found)
 
 
-def _alter(client: Client, operation: str, request: Any) -> None:
+_Rows = tuple[tuple[str, Mapping[str, object]], ...]
+"""Names of classes, and fields."""
+
+
+def _alter(
+    client: Client, operation: str, *, deletions: _Rows = (), upsertions: _Rows = ()
+) -> None:
+    def request(types: ModuleType) -> Any:
+        return build(
+            types.AlterUserScramCredentialsRequest,
+            deletions=tuple(build(getattr(types, kind), **row) for kind, row in deletions),
+            upsertions=tuple(build(getattr(types, kind), **row) for kind, row in upsertions),
+        )
+
     response = client.connection().request("alter_user_scram_credentials", request)
     for row in response.results:
         check(operation, row.user, row.error_code, row.error_message)

@@ -1,10 +1,13 @@
-"""AlterUserScramCredentials 0 (KIP-554): set and delete credentials, each user's all or none.
+"""AlterUserScramCredentials 0 (KIP-554): set or delete one credential for each user.
+
+Checks and their order are Kafka 4.3.1's, which refuses a user who is named twice, be it for two
+mechanisms. Stricter than Kafka, which takes any: a name and a salt have at most 255 characters and
+bytes, the salt isn't empty, and the salted password is as long as the hash.
 
 The client sends the salted password. What is journaled is derived from it, and suffices to check
 a proof but not to make one.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.kafka.access import refusal_text
@@ -81,14 +84,10 @@ async def handle(context: RequestContext, request: "AlterUserScramCredentialsReq
     refused = context.access.cluster(Operation.ALTER)
     if refused:
         plan.refuse_all(Outcome(refused, refusal_text(refused)))
-    users = plan.users()
-    commands = [command for user in users for command in plan.commands[user]]
-    outcomes = iter(await commit(context, commands))
+    outcomes = iter(await commit(context, plan.taken()))
     results = ArrayWriter(types.AlterUserScramCredentialsResult)
     async for user in context.broker.turns.each(plan.commands):
-        outcome = plan.refused.get(user)
-        if outcome is None:
-            outcome = _worst([next(outcomes) for _ in plan.commands[user]])
+        outcome = plan.refused.get(user) or next(outcomes)
         results.add(user=user, error_code=outcome.error, error_message=outcome.message)
     return build(types.AlterUserScramCredentialsResponse, results=results.encoded())
 
@@ -99,17 +98,18 @@ class _Plan:
     def __init__(self, context: RequestContext) -> None:
         self._known = context.broker.view.credentials
         self._room = CREDENTIALS_MAX - context.broker.view.credential_count
-        self._seen: set[tuple[str, int]] = set()
-        self.commands: dict[str, list[AnyCommand]] = {}
+        self.commands: dict[str, AnyCommand | None] = {}
+        """The command of each user; None: the user's change is refused."""
         self.refused: dict[str, Outcome] = {}
 
     def delete(self, deletion: "ScramCredentialDeletion") -> None:
         """Plan a deletion."""
         user, mechanism = deletion.name, deletion.mechanism
         if self._takes(user, mechanism):
-            if not any(one.value == int(mechanism) for one in self._known.get(user, {})):
-                self.refused.setdefault(user, _ABSENT)
-            self.commands[user].append(DeleteCredential(user=user, mechanism=mechanism))
+            if any(one.value == int(mechanism) for one in self._known.get(user, {})):
+                self.commands[user] = DeleteCredential(user=user, mechanism=mechanism)
+            else:
+                self.refused[user] = _ABSENT
 
     def save(self, upsertion: "ScramCredentialUpsertion") -> None:
         """Plan a new credential, or another in place of one."""
@@ -118,15 +118,15 @@ class _Plan:
             return
         mechanism = ScramMechanism(number)
         if upsertion.iterations < ITERATIONS_MIN:
-            self.refused.setdefault(user, _TOO_FEW)
+            self.refused[user] = _TOO_FEW
         elif upsertion.iterations > ITERATIONS_MAX:
-            self.refused.setdefault(user, _TOO_MANY)
+            self.refused[user] = _TOO_MANY
         elif not self._has_room(user, mechanism):
-            self.refused.setdefault(user, _FULL)
+            self.refused[user] = _FULL
         elif not 0 < len(upsertion.salt) <= SALT_BYTES_MAX:
-            self.refused.setdefault(user, _BAD_SALT)
+            self.refused[user] = _BAD_SALT
         elif len(upsertion.salted_password) != mechanism.key_bytes:
-            self.refused.setdefault(user, _BAD_PASSWORD)
+            self.refused[user] = _BAD_PASSWORD
         else:
             found = derive(
                 mechanism,
@@ -134,15 +134,13 @@ class _Plan:
                 salt=bytes(upsertion.salt),
                 iterations=upsertion.iterations,
             )
-            self.commands[user].append(
-                SaveCredential(
-                    user=user,
-                    mechanism=number,
-                    iterations=found.iterations,
-                    salt=found.salt,
-                    stored_key=found.stored_key,
-                    server_key=found.server_key,
-                )
+            self.commands[user] = SaveCredential(
+                user=user,
+                mechanism=number,
+                iterations=found.iterations,
+                salt=found.salt,
+                stored_key=found.stored_key,
+                server_key=found.server_key,
             )
 
     def _has_room(self, user: str, mechanism: ScramMechanism) -> bool:
@@ -155,31 +153,33 @@ class _Plan:
         """Refuse the changes of every user."""
         self.refused = dict.fromkeys(self.commands, outcome)
 
-    def users(self) -> list[str]:
-        """Return the users of whom nothing is refused, in the order in which they are named."""
-        return [user for user in self.commands if user not in self.refused]
+    def taken(self) -> list[AnyCommand]:
+        """Return the commands of users who aren't refused, in the order of the users."""
+        return [
+            command
+            for user, command in self.commands.items()
+            if command is not None and user not in self.refused
+        ]
 
     def bound(self) -> int:
         """Return the most bytes of the answer."""
         return BASE_BYTES + sum(TEXT_BYTES + REPEATED * text_bytes(user) for user in self.commands)
 
     def _takes(self, user: str, mechanism: int) -> bool:
-        self.commands.setdefault(user, [])
+        """Whether this is the first change of a user, and may be made; else it's refused, for
+        the first reason that was found."""
+        if user in self.refused:
+            return False
         refusal = None
-        if not user:
+        if user in self.commands:
+            refusal = _TWICE
+        elif not user:
             refusal = _NO_USER
         elif len(user) > USER_NAME_LENGTH_MAX:
             refusal = _LONG_USER
         elif int(mechanism) not in _MECHANISMS:
             refusal = _UNKNOWN_MECHANISM
-        elif (user, mechanism) in self._seen:
-            refusal = _TWICE
-        self._seen.add((user, mechanism))
-        if refusal is None:
-            return True
-        self.refused.setdefault(user, refusal)
-        return False
-
-
-def _worst(outcomes: Sequence[Outcome]) -> Outcome:
-    return next((one for one in outcomes if one.error is not ErrorCode.NONE), outcomes[0])
+        self.commands[user] = None
+        if refusal is not None:
+            self.refused[user] = refusal
+        return refusal is None

@@ -43,7 +43,7 @@ async def handle(context: RequestContext, request: "DescribeUserScramCredentials
         return waiting
     results = ArrayWriter(types.DescribeUserScramCredentialsResult)
     async for name, count in context.broker.turns.each(counts.items()):
-        error, message = ErrorCode.NONE, None
+        error, message = ErrorCode.NONE, ""
         own = known.get(name, {})
         if count > 1:
             error, own = ErrorCode.DUPLICATE_RESOURCE, {}
@@ -70,6 +70,6 @@ async def handle(context: RequestContext, request: "DescribeUserScramCredentials
     return build(
         types.DescribeUserScramCredentialsResponse,
         error_code=ErrorCode.NONE,
-        error_message=None,
+        error_message="",
         results=results.encoded(),
     )
