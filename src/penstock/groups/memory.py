@@ -277,16 +277,8 @@ class GroupMemory:
         group = self._new_machine(before.group_id, GroupKind.CONSUMER)
         assert isinstance(group, ConsumerGroup)
         loaded.machine = group
-        kept = {member.member_id: member for member in members}
-        stale = [name for name, _ in self._queries.group_members(group.group_id)]
         self.carry_out(
-            loaded,
-            group.take_over(
-                epoch=before.generation,
-                members=kept.values(),
-                stale=[member_id for member_id in stale if member_id not in kept],
-                catalog=catalog,
-            ),
+            loaded, group.take_over(epoch=before.generation, members=members, catalog=catalog)
         )
 
     def _downgrade(self, loaded: LoadedGroup, effect: BecomeClassic) -> None:

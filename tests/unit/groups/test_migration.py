@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,15 +10,18 @@ from typing import Any
 
 import pytest
 
+from penstock.groups.consumer import durable
 from penstock.groups.consumer.messages import HeartbeatReply
 from penstock.groups.consumer.partitions import NONE, Partitions
 from penstock.groups.errors import GroupError
 from penstock.groups.messages import JoinReply, Leaver, Protocol, SyncReply, SyncRequest
 from penstock.groups.settings import GroupSettings, MigrationPolicy
 from penstock.groups.subscription import read_assignment, read_subscription, write_assignment
-from penstock.state.commands import SetFeatureLevel
+from penstock.model.errors import RetryableError
+from penstock.state.commands import SaveMembers, SetFeatureLevel
 from penstock.state.rows import GroupKind
 from penstock.state.schema import FEATURE_LEVEL_MAX
+from support.waiting import turns
 from unit.groups.calls import join as join_as
 from unit.groups.calls import write
 from unit.groups.fakes import QUICK, World, pass_ms, world
@@ -275,6 +279,148 @@ async def test_an_assignor_with_more_to_say_than_topics_is_not_upgraded(tmp_path
     assert refused.error is GroupError.GROUP_ID_NOT_FOUND
     assert "custom assignor" in (refused.message or "")
     assert lives(one, joined) is GroupError.NONE
+    await one.close()
+
+
+async def test_a_waiting_classic_member_joins_again_when_partitions_are_free(
+    tmp_path: Path,
+) -> None:
+    one = await opened(tmp_path)
+    new = await enter(one, "new")
+    late = await join(one)
+    assert has(await sync(one, late)) == []
+    assert lives(one, late) is GroupError.NONE, "the other has all still"
+    told = await beat(one, "new", new.epoch)
+    assert len(has(told)) == 2
+    assert lives(one, late) is GroupError.NONE
+    assert (await beat(one, "new", new.epoch, owned=told.assigned)).epoch == late.generation
+    assert lives(one, late) is GroupError.REBALANCE_IN_PROGRESS
+    assert len(has(await sync(one, await join(one, late.member_id)))) == 2
+    await one.close()
+
+
+@pytest.mark.parametrize("joins", [False, True])
+async def test_a_classic_member_that_neither_joins_nor_syncs_in_time_is_removed(
+    tmp_path: Path, joins: bool
+) -> None:
+    one = await opened(tmp_path)
+    old = await alone(one)
+    new = await enter(one, "new")
+    assert lives(one, old) is GroupError.REBALANCE_IN_PROGRESS
+    if joins:
+        old = await join(one, old.member_id)
+    for _ in range(19):
+        await pass_ms(3_000)
+        assert lives(one, old) is not GroupError.UNKNOWN_MEMBER_ID
+        await beat(one, "new", new.epoch)
+    await pass_ms(4_000)
+    assert lives(one, old) is GroupError.UNKNOWN_MEMBER_ID, "its rebalance timeout was 60 s"
+    await one.close()
+
+
+async def test_a_member_that_changes_its_protocol_has_nothing_to_join(tmp_path: Path) -> None:
+    one = await opened(tmp_path)
+    old = await alone(one)
+    new = await enter(one, "new")
+    assert lives(one, old) is GroupError.REBALANCE_IN_PROGRESS
+    changed = await enter(one, old.member_id)
+    assert lives(one, old, changed.epoch) is GroupError.UNKNOWN_MEMBER_ID
+    for _ in range(25):
+        await pass_ms(3_000)
+        assert (await beat(one, old.member_id, changed.epoch)).error is GroupError.NONE
+        await beat(one, "new", new.epoch)
+    await one.close()
+
+
+async def test_what_no_member_of_a_generation_had_goes_to_the_one_that_comes(
+    tmp_path: Path,
+) -> None:
+    one = await opened(tmp_path)
+    await join(one, instance_id="i")
+    new = await enter(one, "new", instance_id="i")
+    assert has(new) == [0, 1, 2, 3], "the generation had not been given anything yet"
+    await one.close()
+
+
+async def test_a_downgraded_member_has_what_it_has_not_given_up(tmp_path: Path) -> None:
+    one = await opened(tmp_path)
+    old = await alone(one, name="cooperative-sticky")
+    await enter(one, "new")
+    told = await join(one, old.member_id, [0, 1, 2, 3], "cooperative-sticky")
+    assert len(has(await sync(one, told))) == 2
+    await beat(one, "new", -1)
+    described = one.groups.describe("g")
+    assert described is not None
+    assert read_assignment(described.members[0].assignment) == ({TOPIC: (0, 1, 2, 3)}, b"")
+    await one.close()
+
+
+async def test_a_downgrade_that_is_refused_leaves_the_group_as_it_was(tmp_path: Path) -> None:
+    one = await opened(tmp_path)
+    await alone(one)
+    new = await enter(one, "new")
+    one.committer.failure = RetryableError("append", "journal", "away")
+    assert (await beat(one, "new", -1)).error is GroupError.COORDINATOR_NOT_AVAILABLE
+    one.committer.failure = None
+    await pass_ms(500)
+    assert kind(one) is GroupKind.CONSUMER
+    assert (await beat(one, "new", new.epoch)).error is GroupError.NONE
+    await one.close()
+
+
+async def test_a_save_of_several_commands_ends_before_the_group_is_downgraded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable, "ROWS_AT_ONCE", 1)
+    one = await opened(tmp_path)
+    await alone(one)
+    await enter(one, "new")
+    one.committer.gate = asyncio.Event()
+    joining = asyncio.create_task(join(one))
+    await turns()
+    leaving = asyncio.create_task(beat(one, "new", -1))
+    await turns()
+    one.committer.gate.set()
+    assert (await joining).error is GroupError.NONE
+    assert (await leaving).error is GroupError.NONE
+    assert not one.queries.group_members("g")
+    two = one.crash()
+    assert kind(two) is GroupKind.CLASSIC
+    described = two.groups.describe("g")
+    assert described is not None
+    assert len(described.members) == 2
+    await two.close()
+
+
+async def test_members_that_are_there_go_on_under_a_policy_that_takes_no_others(
+    tmp_path: Path,
+) -> None:
+    one = await opened(tmp_path)
+    old = await alone(one)
+    await enter(one, "new")
+    one.settings = GroupSettings(
+        initial_rebalance_delay_ms=0, migration_policy=MigrationPolicy.DISABLED
+    )
+    two = one.crash()
+    assert (await join(two, old.member_id)).error is GroupError.NONE
+    assert (await join(two)).error is GroupError.INCONSISTENT_GROUP_PROTOCOL
+    await two.close()
+
+
+async def test_an_upgrade_is_one_command_whatever_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await opened(tmp_path)
+    await alone(one)
+    waiting = asyncio.create_task(join(one))
+    await turns()
+    monkeypatch.setattr(durable, "ROWS_AT_ONCE", 1)
+    one.committer.commands.clear()
+    await enter(one, "new")
+    first = one.committer.commands[0]
+    assert isinstance(first, SaveMembers)
+    assert (len(first.rows), first.kind) == (2, GroupKind.CONSUMER)
+    assert (await waiting).error is GroupError.REBALANCE_IN_PROGRESS
     await one.close()
 
 

@@ -53,14 +53,9 @@ class ClassicMembers(ConsumerRoster):
         *,
         epoch: int,
         members: Iterable[ConsumerMember],
-        stale: Iterable[str],
         catalog: Catalog,
     ) -> list[Effect]:
-        """Take a classic group's members over, in the generation that they are in.
-
-        Args:
-            stale: ids of which the journal has rows from a former life of the group.
-        """
+        """Take a classic group's members over, in the generation that they are in."""
         effects = self.restore(
             epoch=epoch, target_epoch=epoch, counts={}, members=members, is_partial=False
         )
@@ -69,7 +64,6 @@ class ClassicMembers(ConsumerRoster):
             # All have their readers: a static member that comes back may go on in this epoch.
             self._counts = counts
         self._dirty = dict.fromkeys(self.members)
-        self._removed = dict.fromkeys(stale)
         self._is_dirty = self._is_whole = True
         return [*effects, *self._take()]
 
@@ -101,10 +95,9 @@ class ClassicMembers(ConsumerRoster):
         self._make_target(catalog)
         member = self.members[member_id]
         self._begin_session(member)
-        if (
-            member.epoch < self.epoch
-            or member.state is MemberState.UNREVOKED
-            or (member.state is MemberState.UNRELEASED and self._gets_all(member))
+        # One that has to give something up is in an older epoch, too.
+        if member.epoch < self.epoch or (
+            member.state is MemberState.UNRELEASED and self._gets_all(member)
         ):
             self._await(REJOIN, member)
             error = GroupError.REBALANCE_IN_PROGRESS

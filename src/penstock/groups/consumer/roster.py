@@ -251,7 +251,6 @@ class ConsumerRoster:
             member_id=member_id,
             epoch=JOINING_EPOCH,
             previous_epoch=JOINING_EPOCH,
-            classic=None,
         )
         self._put(member)
         return member
