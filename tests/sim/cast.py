@@ -12,6 +12,8 @@ from sim.member import Member
 from sim.pipeline import StreamWriter
 from sim.producer import Producer
 from sim.readers import Consumer, Watcher
+from sim.rolling import RollingMember
+from sim.sharer import prepare_shares
 
 if TYPE_CHECKING:
     from sim.world import World
@@ -21,6 +23,8 @@ KEYED_SHARE = 0.35
 KEPT_MESSAGES = 10
 """What retention by count leaves of a partition, in half of the runs with a topic kept short."""
 GROUP_TOPIC = "group-topic"
+ROLLED_TOPIC = "rolled-topic"
+ROLLED_PARTITIONS = 3
 
 
 async def prepare(world: World) -> None:
@@ -56,6 +60,18 @@ async def prepare(world: World) -> None:
     if chance.happens(0.4):
         world.actors.append(StreamWriter(world, "stream", 5 + chance.below(15)))
     await _prepare_keyed(world, admin)
+
+
+async def prepare_groups(world: World) -> None:
+    """Create the topic and the members of groups of all kinds."""
+    admin = Admin(world, "admin")
+    create = admin.create(ROLLED_TOPIC, ROLLED_PARTITIONS, **world.durability())
+    await world.within(world.heal_s, world.on_node("admin5", create), "create")
+    world.actors += [
+        RollingMember(world, f"r{number}", "rolled", ROLLED_TOPIC, ROLLED_PARTITIONS)
+        for number in range(2 + Chance(world.seed ^ 0x726F6C6C).below(3))
+    ]
+    await prepare_shares(world, ROLLED_TOPIC, 2)
 
 
 async def _prepare_kept_short(world: World, admin: Admin) -> None:

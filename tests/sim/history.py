@@ -212,6 +212,13 @@ class History:
         if self.sent.get(value) != place:
             self.violate("phantom", f"{place} offset {offset}: {value[:20]!r} was not sent there")
 
+    def shared(self, place: Place, records: list[tuple[int, bytes]], who: str) -> None:
+        """Records were given to a member of a share group."""
+        for offset, value in records:
+            self._place(place, offset, value, f"given to {who}")
+        if records:
+            self.count("shared")
+
     def labelled(self, place: Place, offset: int, epoch: int) -> None:
         """A batch that was read carries the leader epoch that it was appended in."""
         expected = self.partitions[place].epoch_of(offset)

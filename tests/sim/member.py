@@ -8,6 +8,7 @@ from penstock.kafka.errors import ErrorCode
 from sim.actors import Actor
 from sim.connections import BrokenError
 from sim.history import Place
+from sim.wire import CLASSIC_METADATA, error_name
 
 if TYPE_CHECKING:
     from sim.agent import Agent
@@ -25,6 +26,7 @@ class Member(Actor):
         self.member = ""
         self.generation = -1
         self._coordinator: Agent | None = None
+        self._metadata = CLASSIC_METADATA
 
     async def run(self) -> None:
         """Join, read, commit, join again, until the world stops."""
@@ -50,7 +52,7 @@ class Member(Actor):
         return self._coordinator
 
     def _failed(self, code: int) -> None:
-        self.history.count(f"group {ErrorCode(code).name}")
+        self.history.count(f"group {error_name(code)}")
         if code == ErrorCode.UNKNOWN_MEMBER_ID:
             self.member = ""
         if code in {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}:
@@ -61,11 +63,11 @@ class Member(Actor):
         agent = await self._find()
         if agent is None:
             return None
-        answer = await self.client.join(agent, self.group, self.member)
+        answer = await self.client.join(agent, self.group, self.member, self._metadata)
         code = int(answer.error_code)
         if code == ErrorCode.MEMBER_ID_REQUIRED:
             self.member = answer.member_id
-            answer = await self.client.join(agent, self.group, self.member)
+            answer = await self.client.join(agent, self.group, self.member, self._metadata)
             code = int(answer.error_code)
         if code:
             self._failed(code)
@@ -77,16 +79,28 @@ class Member(Actor):
         shares: dict[str, bytes] = {}
         if leader == self.member:
             names = [member.member_id for member in answer.members]
+            dealt: dict[str, list[int]] = {}
             for number in range(self.partitions):
-                name = names[number % len(names)]
-                shares[name] = shares.get(name, b"") + bytes([number])
+                dealt.setdefault(names[number % len(names)], []).append(number)
+            shares = {name: self._packed(share) for name, share in dealt.items()}
         answer = await self.client.sync(agent, self.group, self.member, self.generation, shares)
         if int(answer.error_code):
             self._failed(int(answer.error_code))
             return None
-        share = list(bytes(answer.assignment))
-        self.history.assigned_to(self.group, self.generation, leader, share, self.member, life=life)
+        share = self._unpacked(bytes(answer.assignment))
+        self._assigned(leader, share, life)
         return share
+
+    def _packed(self, share: list[int]) -> bytes:
+        """What a leader gives to one member."""
+        return bytes(share)
+
+    def _unpacked(self, assignment: bytes) -> list[int]:
+        """The inverse of `_packed`."""
+        return list(assignment)
+
+    def _assigned(self, leader: str, share: list[int], life: int) -> None:
+        self.history.assigned_to(self.group, self.generation, leader, share, self.member, life=life)
 
     async def _work(self, share: list[int]) -> None:
         """Read and commit until the group rebalances."""

@@ -186,7 +186,11 @@ def _settings(agent: Agent) -> AgentSettings:
         advertised_host=agent.name,
         advertised_port=9092,
         log=log_limits(world),
-        groups=GroupSettings(initial_rebalance_delay_ms=100, session_timeout_ms_min=500),
+        groups=GroupSettings(
+            initial_rebalance_delay_ms=100,
+            session_timeout_ms_min=500,
+            consumer_session_timeout_ms=2_000,
+        ),
         kafka=world.profile.kafka,
         retention_check_s=JOB_S,
         membership=MembershipSettings(rejoin_ms=1_000, others_first_ms=500),

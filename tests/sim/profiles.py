@@ -21,6 +21,7 @@ DIFFERING_STREAM = 0x646966666575
 CONNECTIONS_STREAM = 0x6361626C6573
 DRILLS_STREAM = 0x6C6F6F6B6564
 TRANSACTIONS_STREAM = 0x74786EF6
+GROUPS_STREAM = 0x67727090
 """Such that the seeds which tests and planted bugs name stay what they are."""
 
 KAFKA = KafkaSettings(auto_create_topics=False, confirm_timeout_s=2.0)
@@ -88,6 +89,8 @@ class Profile:
     """Whether clients' connections are streams (`sim.sockets`)."""
     has_transactions: bool = False
     """Whether there are transactional producers (`sim.transactor`)."""
+    has_groups: bool = False
+    """Whether there are groups whose members change their protocol, and share groups."""
     has_drills: bool = False
     """Whether an operator restores the cluster to moments again and again (`sim.drills`)."""
     compactors_min: int = 0
@@ -355,8 +358,25 @@ TRANSACTIONS = Profile(
 TRANSACTIONS_SHARE = 0.06
 
 
+ALL_GROUPS = Profile(
+    name="all groups",
+    older_share=0.0,
+    restored_share=0.0,
+    has_groups=True,
+    records_times=2,
+    faults=("drain_paused", "drain_paused"),
+    between_s_max=2.0,
+    slow_share_min=0.005,
+    break_share_min=0.005,
+)
+"""Groups whose members change their protocol one by one, and share groups."""
+ALL_GROUPS_SHARE = 0.05
+
+
 def profile_of(seed: int) -> Profile:
     """Of a run."""
+    if Chance(seed ^ GROUPS_STREAM).happens(ALL_GROUPS_SHARE):
+        return ALL_GROUPS
     if Chance(seed ^ TRANSACTIONS_STREAM).happens(TRANSACTIONS_SHARE):
         return TRANSACTIONS
     if Chance(seed ^ CONNECTIONS_STREAM).happens(CONNECTIONS_SHARE):

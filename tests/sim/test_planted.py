@@ -16,6 +16,7 @@ from sim.planted import (
     what_it_does,
 )
 from sim.profiles import (
+    ALL_GROUPS,
     CONNECTIONS,
     DRILLS,
     LATER,
@@ -87,6 +88,7 @@ def test_a_header_names_a_profile_that_there_is(patch: Path) -> None:
                 CONNECTIONS,
                 DRILLS,
                 TRANSACTIONS,
+                ALL_GROUPS,
             )
         ),
     }

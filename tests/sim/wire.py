@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from penstock.groups.errors import GroupError
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.wire import schema
 from sim.connections import PATIENCE_S, Connection, StreamConnection
@@ -35,7 +36,19 @@ VERSIONS = {
     "init_producer_id": 4,
     "metadata": 9,
     "offset_for_leader_epoch": 3,
+    "consumer_group_heartbeat": 1,
+    "share_group_heartbeat": 1,
+    "share_fetch": 1,
+    "share_acknowledge": 1,
 }
+CLASSIC_METADATA = b"\x00\x00" * 4
+"""A subscription to no topic, of members whose leader deals partitions out anyhow."""
+
+
+def error_name(code: int) -> str:
+    """Say an error code of any API."""
+    kind = ErrorCode if code in set(ErrorCode) else GroupError
+    return kind(code).name
 
 
 class KafkaError(Exception):
@@ -340,7 +353,9 @@ class Client:
         row = answer.topics[0].partitions[0]
         return int(row.error_code), row.committed_offset
 
-    async def join(self, agent: Agent, group: str, member: str) -> Any:
+    async def join(
+        self, agent: Agent, group: str, member: str, metadata: bytes = CLASSIC_METADATA
+    ) -> Any:
         """JoinGroup's answer."""
         return await self.request(
             agent,
@@ -354,9 +369,7 @@ class Client:
                 group_instance_id=None,
                 protocol_type="consumer",
                 protocols=(
-                    schema.build(
-                        types.JoinGroupRequestProtocol, name="range", metadata=b"\x00\x00" * 4
-                    ),
+                    schema.build(types.JoinGroupRequestProtocol, name="range", metadata=metadata),
                 ),
             ),
         )

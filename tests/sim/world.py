@@ -26,7 +26,7 @@ from penstock.replica.difference import read_difference
 from sim.actors import Actor
 from sim.admin import Admin
 from sim.agent import Agent
-from sim.cast import prepare
+from sim.cast import ROLLED_TOPIC, prepare, prepare_groups
 from sim.chance import Chance
 from sim.cleaned import Output
 from sim.clocks import Clocks
@@ -46,6 +46,7 @@ from sim.profiles import profile_of
 from sim.restored import restore
 from sim.restored_in_life import restore_in_life
 from sim.rot import Rot
+from sim.sharer import Shared, check_shares
 from sim.transactor import prepare_transactions
 from sim.watched import WatchedBucket, WatchedJournal
 from support.simulated.journal import JournalFaults
@@ -158,6 +159,8 @@ class World:
         """Partitions that a restore has lost."""
         self.tasks: dict[Actor, asyncio.Task[None]] = {}
         """Of the actors that are there."""
+        self.shared: Shared | None = None
+        """The records of the share group, in runs that have one."""
         self.stopping = False
         self.is_older = False
         """The journal came back older."""
@@ -367,6 +370,8 @@ class World:
         await prepare(self)
         if self.profile.has_transactions:
             await prepare_transactions(self)
+        if self.profile.has_groups:
+            await prepare_groups(self)
         faults = Faults(self)
         loop = self.loop
         if self.profile.differing_in_life:
@@ -396,6 +401,8 @@ class World:
         await final_check(self)
         if self.profile.has_transactions:
             await check_transactions(self)
+        if self.profile.has_groups:
+            await check_shares(self, ROLLED_TOPIC)
         chance = Chance(self.seed ^ OLDER_STREAM)
         if chance.happens(self.profile.older_share):
             await go_back(self, chance)
