@@ -27,6 +27,7 @@ does in jobs."""
 OTHERS_VARIABLES: Final = frozenset(
     {
         "PENSTOCK_SERVER",
+        "PENSTOCK_COMMAND_CONFIG",
         "PENSTOCK_STATUS_URL",
         "PENSTOCK_KERNEL_CACHE",
         "PENSTOCK_REGISTRY_USER",
