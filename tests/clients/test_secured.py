@@ -57,7 +57,10 @@ class Secured(NamedTuple):
 def start(folder: Path, **settings: str) -> Secured:
     authority = Authority(folder)
     server = ServerProcess(folder / "data", folder / "server.log")
-    sasl, tls = adjacent_ports(WORKERS_PORTS), adjacent_ports(WORKERS_PORTS)
+    # Each worker has a port of its own after each of these.
+    server.kafka_port, server.http_port, sasl, tls = [
+        adjacent_ports(WORKERS_PORTS) for _ in range(4)
+    ]
     server.settings = {
         "LISTENERS": f"ADMIN://{server.bootstrap},SASL_SSL://127.0.0.1:{sasl},"
         f"SSL://127.0.0.1:{tls}",
@@ -322,3 +325,21 @@ def test_a_command_that_is_refused_says_why(
         found = command(("topic", "list"), right | changed)
         assert found.exit_code == 1
         assert said in str(found.exception), changed
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_passwords_outlive_the_server(tmp_path: Path, workers: str) -> None:
+    found = start(tmp_path, WORKERS=workers)
+    try:
+        save(found.admin, PASSWORD)
+        permit(found.admin, "alice", "s-")
+        topic = create(found, "s-kept")
+        for mechanism in MECHANISMS:
+            assert produced(found.librdkafka(mechanism), topic) is None
+        found.server.kill()
+        found.server.start()
+        for mechanism in MECHANISMS:
+            assert produced(found.librdkafka(mechanism), topic) is None
+    finally:
+        if found.server.running():
+            found.server.kill()

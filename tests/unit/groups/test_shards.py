@@ -38,7 +38,6 @@ async def member(world: World, group_id: str = "g", **options: float) -> GroupCl
     return client
 
 
-@pytest.mark.slow
 async def test_every_shard_has_one_owner_and_all_agree(world: World) -> None:
     agents = await world.cluster(1, 2, 3)
     await asyncio.sleep(10)
@@ -70,7 +69,6 @@ async def test_a_group_goes_on_where_its_killed_coordinator_left_it(world: World
     assert await client.committed() == 5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 async def test_a_stopped_coordinator_that_wakes_answers_for_nobody(world: World, seed: int) -> None:
     agents = await world.cluster(1, 2, 3)
@@ -169,7 +167,6 @@ async def test_what_waits_at_a_drained_coordinator_is_told_to_look_elsewhere(wor
     assert found.node_id == owner_of(world, "g").agent_id != owner.agent_id
 
 
-@pytest.mark.slow
 async def test_a_new_agent_gets_its_share_after_a_while_and_in_turns(world: World) -> None:
     agents = await world.cluster(1, 2)
     await asyncio.sleep(10)
@@ -333,7 +330,6 @@ async def test_a_newcomer_of_another_client_id_takes_nobodys_place(world: World)
     await asyncio.gather(silent.join(session_s=10.0), joining)
 
 
-@pytest.mark.slow
 async def test_a_member_that_dies_with_its_coordinator_is_missed_by_the_next(world: World) -> None:
     """Its session runs on without anybody asking for the group."""
     agents = await world.cluster(1, 2, 3)
@@ -467,7 +463,6 @@ async def test_an_agent_that_is_cut_off_names_no_coordinator(world: World) -> No
     assert await client.heartbeat_at(owner) == 15
 
 
-@pytest.mark.slow
 async def test_an_agent_that_is_quiet_is_named_as_no_coordinator(world: World) -> None:
     """A client that is sent to one that is gone loses time with it."""
     agents = await world.cluster(1, 2, 3)

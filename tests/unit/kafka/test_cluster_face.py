@@ -58,7 +58,6 @@ async def end_of_epoch(agent: ClusterAgent) -> int:
     return int(one.end_offset)
 
 
-@pytest.mark.slow
 async def test_what_one_agent_has_created_another_does_not_deny(world: World) -> None:
     first, second = await world.cluster(1, 2)
     second.journal.lag_s = LAG_S

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from penstock.kafka.connection_state import ConnectionState
 from penstock.kafka.errors import ErrorCode
 from support.cluster_calls import fetch, zoned
@@ -120,7 +118,6 @@ async def wake_all(agent: ClusterAgent) -> None:
     agent.log.waiters.wake_in_turns(asyncio.get_running_loop().call_soon)
 
 
-@pytest.mark.slow
 async def test_fetches_go_on_while_the_journal_is_away(world: World) -> None:
     first, second = await world.cluster(1, 2)
     await first.topic("flights")
@@ -137,7 +134,6 @@ async def test_fetches_go_on_while_the_journal_is_away(world: World) -> None:
     assert unknown.error_code.value == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-@pytest.mark.slow
 async def test_a_consumer_with_a_rack_is_sent_to_its_zone(world: World) -> None:
     agents = await zoned(world)
     await agents[0].produce("flights", 0, 5)

@@ -346,7 +346,6 @@ async def test_requests_of_few_partitions_are_answered_without_a_task(client: Cl
     await asyncio.sleep(0.01)
 
 
-@pytest.mark.slow
 async def test_the_texts_of_a_long_answer_take_no_more_than_their_share(client: Client) -> None:
     read = entity_reader(schema.response_types("produce", 8).ProduceResponse)
     answer = await client.ask(produce, 8, produce_body(("t", EMPTY)))

@@ -117,7 +117,6 @@ def test_a_batch_that_keeps_all_is_copied_byte_for_byte(region: bytes) -> None:
     assert len(kept) == 1
 
 
-@pytest.mark.slow
 @given(regions())
 def test_a_retained_batch_keeps_timestamps_under_a_horizon(region: bytes) -> None:
     chunk = key_index(region, HASH_KEY)
@@ -149,7 +148,6 @@ def test_a_region_without_batches_has_no_chunk() -> None:
     assert key_index(b"", HASH_KEY) is None
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(3))
 @given(regions(), st.data())
 def test_hostile_bytes_give_our_error_alone(region: bytes, data: st.DataObject) -> None:

@@ -71,7 +71,6 @@ async def test_rows_are_archived_and_trimmed_only_behind_the_second_newest_snaps
     assert await state_of(cluster, "new") == await true_state(agent)
 
 
-@pytest.mark.slow
 async def test_the_schedule_is_kept(cluster: Cluster) -> None:
     agent = await cluster.agent(1)
     archiver = archiver_of(agent)
@@ -91,7 +90,6 @@ async def test_the_schedule_is_kept(cluster: Cluster) -> None:
     assert len(keys(cluster, SNAPSHOTS_PREFIX)) == before + 1
 
 
-@pytest.mark.slow
 async def test_a_damaged_snapshot_is_passed_over_for_an_older_one(cluster: Cluster) -> None:
     agent = await cluster.agent(1)
     archiver = archiver_of(agent)
@@ -259,7 +257,6 @@ async def replayed_from_rows(cluster: Cluster, agent: ClusterAgent) -> None:
     assert count == end
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["away", "lost", "damaged", "damaged snapshot"])
 async def test_nothing_is_trimmed_that_the_store_does_not_hold(
     cluster: Cluster, fault: str

@@ -123,7 +123,6 @@ def crashed(folder: Path) -> Path:
     return folder / "crashed"
 
 
-@pytest.mark.slow
 def test_a_start_applies_what_the_database_lacks(tmp_path: Path) -> None:
     data = crashed(tmp_path)
     report = verify_path(data)

@@ -10,7 +10,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -101,7 +100,6 @@ def retained(written: list[Found], *, clean_end: int, start: int) -> list[Found]
     ]
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(0.4))
 @given(st.integers(0, 2**32), st.sampled_from((100, 700, 4096)), st.integers(5, 40))
 def test_every_offset_is_read_before_and_after(seed: int, block_bytes: int, events: int) -> None:
@@ -186,7 +184,6 @@ async def test_a_reader_in_a_gap_whose_batches_are_emptied_goes_on(rig: Rig) -> 
     await check_clean(rig)
 
 
-@pytest.mark.slow
 async def test_what_is_replaced_while_it_is_read_is_found_again(rig: Rig) -> None:
     """Cursors, windows and open files of before must not lead anywhere after."""
     random = Random(7)

@@ -167,7 +167,6 @@ async def test_a_first_agent_after_a_loss_of_all_snapshots_replays_the_journal(
     assert position == cluster.journal.head
 
 
-@pytest.mark.slow
 async def test_the_archive_goes_on_after_the_lost_part_was_set_aside(cluster: Cluster) -> None:
     agent = await cluster.agent(1)
     archiver = archiver_of(agent)

@@ -73,7 +73,6 @@ async def test_a_snapshot_is_made_after_so_long_if_anything_happened(rig: Rig) -
     assert len(await stored(rig)) == 2
 
 
-@pytest.mark.slow
 def test_a_server_that_is_restarted_often_makes_snapshots_too(tmp_path: Path) -> None:
     counts = []
 
@@ -102,7 +101,6 @@ async def test_the_journal_is_trimmed_behind_the_snapshot_before_the_last(rig: R
         assert low == (positions[-2] + 1 if len(positions) > 1 else 1)
 
 
-@pytest.mark.slow
 @pytest.mark.options(state_check_interval_ms=3_600_000)
 async def test_the_journal_is_kept_for_the_check_that_is_to_come(rig: Rig) -> None:
     """The first check begins at nothing, and the next one where that ended."""

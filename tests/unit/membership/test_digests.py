@@ -189,7 +189,6 @@ async def test_agents_that_are_equal_go_on(world: World) -> None:
     assert members[0].view.digests.position > before
 
 
-@pytest.mark.slow
 async def test_of_three_the_bad_one_bootstraps_and_goes_on(world: World) -> None:
     good, bad, other = await world.begin(3)
     bad.flip()
@@ -221,7 +220,6 @@ async def test_of_three_the_bad_one_bootstraps_and_goes_on(world: World) -> None
     assert not note_of(bad.path).exists()
 
 
-@pytest.mark.slow
 async def test_two_that_differ_stop_writing_and_name_the_table(world: World) -> None:
     good, bad = await world.begin(2)
     bad.flip()
@@ -255,7 +253,6 @@ async def test_two_that_differ_stop_writing_and_name_the_table(world: World) -> 
         assert await writes(member, f"by-{member.agent_id}")
 
 
-@pytest.mark.slow
 async def test_one_of_two_that_is_left_alone_goes_on_when_it_is_restarted(world: World) -> None:
     good, bad = await world.begin(2)
     bad.flip()
@@ -324,7 +321,6 @@ async def assert_stopped(*members: Member) -> None:
             await writes(member, "u")
 
 
-@pytest.mark.slow
 async def test_a_third_agent_settles_who_of_two_is_wrong(world: World) -> None:
     good, bad = await world.begin(2)
     bad.flip()
@@ -344,7 +340,6 @@ async def test_a_third_agent_settles_who_of_two_is_wrong(world: World) -> None:
     assert bad.keeper.judged.verdict is Verdict.EQUAL
 
 
-@pytest.mark.slow
 async def test_an_agent_that_differs_twice_does_not_start_again(world: World) -> None:
     _, bad, _ = await world.begin(3)
     bad.flip()
@@ -520,7 +515,6 @@ async def test_the_note_of_a_difference_stays_until_another_agent_was_equal(worl
     assert not note_of(bad.path).exists()
 
 
-@pytest.mark.slow
 async def test_an_interval_below_a_minute_is_kept(world: World) -> None:
     world.interval_ms = 5_000
     members = await world.begin(3)

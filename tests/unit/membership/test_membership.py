@@ -75,7 +75,6 @@ async def test_a_silent_agent_is_quiet_before_it_is_fenced_and_one_that_beats_ne
     await until(lambda: not any(agent.membership.quiet for agent in others), timeout_s=1)
 
 
-@pytest.mark.slow
 async def test_an_agent_that_says_that_it_is_alone_is_fenced_sooner_once_it_is_silent(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,7 +100,6 @@ async def test_an_agent_that_says_that_it_is_alone_is_fenced_sooner_once_it_is_s
     await until(lambda: not one.membership.quiet, timeout_s=1)
 
 
-@pytest.mark.slow
 async def test_a_paused_agent_is_fenced_by_the_journal_and_accuses_nobody_when_it_wakes(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -125,7 +123,6 @@ async def test_a_paused_agent_is_fenced_by_the_journal_and_accuses_nobody_when_i
     assert head < world.journal.head
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pause_s", [0.4, 0.7])
 async def test_a_short_pause_costs_nobody_anything(world: World, pause_s: float) -> None:
     agents = await world.cluster(1, 2, 3)
@@ -221,7 +218,6 @@ async def test_an_agent_that_reconnects_later_is_not_accused_after_an_outage_bel
     await until(lambda: status(world, 2) is AgentStatus.FENCED, timeout_s=timeout_ms / 1000 + 1)
 
 
-@pytest.mark.slow
 async def test_nobody_is_fenced_because_the_journal_took_no_entries(world: World) -> None:
     """It can be read all the time: silence is everybody's."""
     agents = await world.cluster(1, 2, 3)
@@ -242,7 +238,6 @@ async def test_nobody_is_fenced_because_the_journal_took_no_entries(world: World
     assert all(status(world, agent.agent_id) is AgentStatus.LIVE for agent in agents)
 
 
-@pytest.mark.slow
 async def test_an_agent_whose_clock_is_an_hour_off_harms_nobody(world: World) -> None:
     agents = await world.cluster(1, 2, 3)
     await asyncio.sleep(2)
@@ -357,7 +352,6 @@ async def end_in_order(agent: ClusterAgent) -> None:
     await agent.order.close()
 
 
-@pytest.mark.slow
 async def test_the_others_neither_wait_for_nor_warn_of_an_agent_that_ends_in_order(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -81,7 +81,6 @@ def export(api: ApiServer, name: str, folder: Path, **options: Any) -> Exported:
     return export_topic(api.client, LocalEngine(2), name, str(folder), **options)
 
 
-@pytest.mark.slow
 def test_every_record_comes_back_where_it_was(
     api: ApiServer, topics: Topics, engine: LocalEngine, tmp_path: Path
 ) -> None:
@@ -177,7 +176,6 @@ def test_a_real_consumer_reads_over_the_gaps(
     assert seen == [(n + 10, b"%d" % (n + 10)) for n in kept]
 
 
-@pytest.mark.slow
 def test_an_import_that_is_repeated_does_nothing(
     api: ApiServer, topics: Topics, engine: LocalEngine, tmp_path: Path
 ) -> None:
@@ -190,7 +188,6 @@ def test_an_import_that_is_repeated_does_nothing(
     assert rows_of(api, copy) == rows_of(api, name)
 
 
-@pytest.mark.slow
 def test_an_import_that_was_cut_short_goes_on_where_it_was(
     api: ApiServer,
     topics: Topics,
@@ -264,7 +261,6 @@ def test_an_export_that_was_cut_short_is_no_export(
         import_topic(api.client, engine, f"{tmp_path}/{name}", name=topics.make(3))
 
 
-@pytest.mark.slow
 def test_an_export_is_not_mixed_with_an_older_one(
     api: ApiServer, topics: Topics, tmp_path: Path
 ) -> None:

@@ -15,7 +15,6 @@ from support.archives import archive_of, archiver_of, write
 from support.cluster_rig import Cluster, passing
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("snapshots", [1, 3])
 async def test_a_replay_gives_the_newest_snapshots_state(
     cluster: Cluster, tmp_path: Path, snapshots: int

@@ -60,7 +60,6 @@ def test_a_row_that_is_not_its_marker_is_damage(tmp_path: Path) -> None:
     assert "offsets 3 to 3 in a marker's row" in findings[0].subject
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("drain", [False, True])
 def test_a_restored_backup_has_no_open_transaction(tmp_path: Path, *, drain: bool) -> None:
     source, there = tmp_path / "source", tmp_path / "there"

@@ -332,7 +332,6 @@ def test_a_damaged_page_of_the_database_is_named(data: Path, page: int) -> None:
     assert FindingKind.DATABASE in kinds(report)
 
 
-@pytest.mark.slow
 async def test_a_live_log_is_clean_while_runs_move_and_files_are_recycled(rig: Rig) -> None:
     keys = await rig.topic("t", partitions=3)
     ended = False

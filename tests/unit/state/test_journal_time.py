@@ -6,7 +6,6 @@ import tempfile
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -88,7 +87,6 @@ clocks = st.integers(0, 5) | st.integers(4_990, 5_010) | st.integers(-20_000, 20
 wrong = st.integers(-4_000 * DAY, 4_000 * DAY) | clocks
 
 
-@pytest.mark.slow
 @given(rows=st.lists(st.tuples(wrong, wrong, st.booleans()), max_size=8))
 def test_time_is_raised_to_at_most_what_both_clocks_say(rows: list[tuple[int, int, bool]]) -> None:
     with ExitStack() as stack:
@@ -144,7 +142,6 @@ def assert_replays_equal(journal: Journal, directory: Path) -> None:
 moves = st.sampled_from([-30 * DAY, -20_000, -1_000, 0, 0, 1_000, 20_000, 30 * DAY])
 
 
-@pytest.mark.slow
 @given(
     rows=st.lists(st.tuples(moves, moves, st.booleans(), moves), min_size=1, max_size=10),
 )

@@ -203,7 +203,6 @@ def test_producers_are_listed(api: ApiServer) -> None:
     assert api.client.producers([(topic_id, 0)]).producers == [[7, 0, 3]]
 
 
-@pytest.mark.slow
 def test_a_range_is_read_on_though_its_objects_are_deleted_meanwhile(tmp_path: Path) -> None:
     with serve_in_thread(
         tmp_path / "data", segment_age_ms=3_600_000, retention_check_ms=100, delete_grace_ms=0

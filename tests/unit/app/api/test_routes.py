@@ -133,7 +133,6 @@ def _mutated(value: object, data: st.DataObject) -> object:
 
 
 # A pattern may hold what a later Python will take for something else.
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_nothing_that_is_sent_breaks_the_server(api: ApiServer) -> None:
     topic_id = api.create("t")

@@ -180,7 +180,6 @@ async def test_a_worker_moves_and_keeps_what_the_database_lacks(
     assert await host.values(1, key) == wanted
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_what_lies_in_the_wal_of_a_worker_that_is_no_more_is_served_and_moved(
     host: Host, workers: int
@@ -210,7 +209,6 @@ async def test_what_lies_in_the_wal_of_a_worker_that_is_no_more_is_served_and_mo
         assert await host.values(index, key) == [*wanted, b"more", b"again"]
 
 
-@pytest.mark.slow
 def test_verify_names_damage_in_each_worker_s_wal(tmp_path: Path) -> None:
     async def fill(host: Host) -> None:
         await host.start(3)
@@ -286,7 +284,6 @@ def ask(server: Server, path: str, method: str = "GET", **headers: str) -> tuple
         connection.close()
 
 
-@pytest.mark.slow
 async def test_each_worker_tells_of_all_without_a_secret_and_no_web_page_may_change_that(
     host: Host,
 ) -> None:

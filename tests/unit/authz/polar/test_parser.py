@@ -157,7 +157,6 @@ def test_what_is_not_polar_is_refused(source, message):
         parse(source)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [

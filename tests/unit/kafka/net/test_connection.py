@@ -295,7 +295,6 @@ def test_hostile_bytes_never_hurt_another_connection(
         logging.getLogger("penstock").setLevel(logging.NOTSET)
 
 
-@pytest.mark.slow
 async def test_readers_that_never_read_cost_no_more_than_the_budget(
     broker_with: Any, raw: Any
 ) -> None:

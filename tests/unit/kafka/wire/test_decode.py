@@ -148,7 +148,6 @@ def test_an_announced_array_length_reserves_nothing() -> None:
         decode_request("create_topics", 7, b"\xff\xff\xff\xff\x0f")
 
 
-@pytest.mark.slow
 def test_items_are_counted_over_the_whole_request() -> None:
     kind = schema.request_types("delete_topics", 1).DeleteTopicsRequest
     allowed = kind(topic_names=("",) * ITEMS_MAX, timeout=timedelta(0))

@@ -81,7 +81,6 @@ def evict(folder: Path) -> None:
                 os.close(descriptor)
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(0.4))
 @given(
     BATCHES,

@@ -97,7 +97,6 @@ def test_of_many_notes_those_are_in_memory_that_reach_over_one_offset() -> None:
     run(main, SeededRandom(1))
 
 
-@pytest.mark.slow
 def test_a_long_history_is_read_in_many_turns_of_the_loop() -> None:
     """So that clients are answered meanwhile: some batches are looked at between two turns."""
 

@@ -81,7 +81,6 @@ async def lost_life(
     return survivor
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("archives", [False, True])
 async def test_acknowledged_records_are_appended_again_and_the_history_is_closed(
     cluster: Cluster, archives: bool
@@ -160,7 +159,6 @@ async def test_of_lost_transactions_what_was_committed_is_appended_again(
     assert survivor.log.last_stable_offset(keys[0]) == 3
 
 
-@pytest.mark.slow
 async def test_what_an_idempotent_producer_sent_again_is_not_appended_twice(
     cluster: Cluster,
 ) -> None:

@@ -50,7 +50,6 @@ def test_a_plan_says_what_and_why_and_does_nothing(api: ApiServer) -> None:
     assert json.loads(run(api, "plan", "--json").stdout)["planned_runs"] == 24
 
 
-@pytest.mark.slow
 def test_compaction_of_one_topic_then_of_all(api: ApiServer) -> None:
     done = run(api, "compact", *LOCAL, "--topic", "planes", "--workers=1")
     assert done.exit_code == 0, done.output

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,7 +49,6 @@ def listings(draw: st.DrawFn) -> list[Run]:
     return runs
 
 
-@pytest.mark.slow
 @given(runs=listings(), page_runs=st.integers(1, 40), whole=st.booleans())
 def test_plans_keep_the_rules(runs: list[Run], page_runs: int, whole: bool) -> None:
     listed = {}

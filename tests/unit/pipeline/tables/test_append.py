@@ -119,7 +119,6 @@ def test_large_topics_take_several_items_and_commits(
     assert offsets_of(lake, topic) == [(p, n) for p in (0, 1) for n in range(60)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_who_watches_is_told_how_far_it_is(
     api: ApiServer, lake: Lake, topic: str, mode: str
@@ -167,7 +166,6 @@ def test_killed_at_any_step_each_record_is_there_once(
     assert progress.offsets == [(0, 4)]
 
 
-@pytest.mark.slow
 def test_another_driver_that_was_faster_is_noticed_by_its_offsets(
     api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,7 +190,6 @@ def test_another_driver_that_was_faster_is_noticed_by_its_offsets(
     assert len(lake.files(topic)) == 2
 
 
-@pytest.mark.slow
 def test_retries_of_pyiceberg_are_ended_where_somebody_set_them(
     api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

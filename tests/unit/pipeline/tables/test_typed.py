@@ -67,7 +67,6 @@ def test_avro_values_are_columns(
     }
 
 
-@pytest.mark.slow
 def test_a_newer_schema_adds_columns_and_widens_types(
     api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
@@ -100,7 +99,6 @@ def test_a_newer_schema_adds_columns_and_widens_types(
     assert typed(api, lake, topic, registry).columns_added == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
@@ -317,7 +315,6 @@ def test_a_field_that_is_named_as_a_column_of_every_table(
         typed(api, lake, topic, registry)
 
 
-@pytest.mark.slow
 def test_typed_values_are_upserted_and_evolve(
     api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:

@@ -128,7 +128,6 @@ message Airport { string code = 1; }
 """
 
 
-@pytest.mark.slow
 def test_the_text_of_a_proto_file(api: ApiServer, lake: Lake, topic: str, tmp_path: Path) -> None:
     (tmp_path / "common").mkdir()
     (tmp_path / "flights").mkdir()
@@ -144,7 +143,6 @@ def test_the_text_of_a_proto_file(api: ApiServer, lake: Lake, topic: str, tmp_pa
     ]
 
 
-@pytest.mark.slow
 def test_a_proto_file_that_can_t_be_compiled_says_why(tmp_path: Path) -> None:
     path = tmp_path / "flight.proto"
     path.write_text(PROTO)
@@ -172,7 +170,6 @@ def test_without_a_compiler_the_error_says_what_to_install(
     assert "pip install grpcio-tools" in told.value.hint
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("gives_descriptors", [True, False])
 def test_a_registry_s_protobuf_schema_with_an_import(
     api: ApiServer, lake: Lake, topic: str, registry: Registry, gives_descriptors: bool
@@ -202,7 +199,6 @@ def test_a_registry_s_protobuf_schema_with_an_import(
     assert lake.rows(topic, "id", "origin", "air_time") == [(5, {"code": "ATL"}, None)]
 
 
-@pytest.mark.slow
 def test_a_schema_is_asked_for_once_in_the_life_of_the_process(
     api: ApiServer, lake: Lake, topic: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,7 +246,6 @@ def test_an_import_s_name_is_a_file_of_its_own(name: str) -> None:
         compile_proto_texts("flight.proto", text + "\ud800", {}, subject="test")
 
 
-@pytest.mark.slow
 def test_a_file_s_schema_evolves_as_a_registry_s(
     api: ApiServer, lake: Lake, topic: str, tmp_path: Path
 ) -> None:

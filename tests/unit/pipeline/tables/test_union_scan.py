@@ -56,7 +56,6 @@ def half_filled(api: ApiServer, lake: Lake, topic: str, **changes: Any) -> None:
         produce_values(api, topic, [b"%d" % n for n in range(5, 8)], partition)
 
 
-@pytest.mark.slow
 def test_table_and_log_are_one_with_the_tables_columns(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:
@@ -76,7 +75,6 @@ def test_table_and_log_are_one_with_the_tables_columns(
     )
 
 
-@pytest.mark.slow
 def test_each_record_is_there_once_and_columns_and_filters_go_to_both_sides(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:
@@ -163,7 +161,6 @@ def around(patch: pytest.MonkeyPatch, step: str, meanwhile: Callable[[], None]) 
     patch.setattr(owner, name, wrapped)
 
 
-@pytest.mark.slow
 def test_what_is_in_neither_is_an_error_that_names_it(
     api: ApiServer, lake: Lake, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -298,7 +295,6 @@ def test_a_column_that_another_program_renamed_is_refused(
         read(api, lake, topic)
 
 
-@pytest.mark.slow
 def test_cleaning_that_passed_the_pin_is_an_error(
     api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,7 +385,6 @@ def test_values_of_all_types_are_the_same_before_and_after_they_are_stored(
     assert read(api, lake, topic, registry=registry.url).sort_by("kafka_offset").equals(before)
 
 
-@pytest.mark.slow
 def test_a_schema_that_would_stop_the_table_stops_the_view(
     api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
@@ -502,7 +497,6 @@ def test_keys_of_a_schema_are_the_same_though_it_is_widened(
     assert seen() == before
 
 
-@pytest.mark.slow
 def test_a_stored_row_that_is_newer_stays_though_the_filter_excludes_it(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:
