@@ -6,6 +6,7 @@ import hashlib
 import http.client
 import json
 import shutil
+import signal
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+import psycopg
 import pytest
 from oso_cloud import Oso, Value
 
@@ -193,9 +195,9 @@ class Load:
             assert not thread.is_alive()
 
 
-def check_equal(made: list[AuthzProcess], *loads: Load) -> None:
+def check_equal(made: list[AuthzProcess], *loads: Load, has_all_entries: bool = True) -> None:
     """Each instance has all that was acknowledged, and nothing that wasn't written; then their
-    databases are the same, entry by entry."""
+    databases are the same, entry by entry, unless one began with a snapshot."""
     acknowledged = {each for load in loads for each in load.acknowledged}
     unsure = {each for load in loads for each in load.unsure}
     token = write_until_done(made[0], role("last", "last"))
@@ -205,7 +207,10 @@ def check_equal(made: list[AuthzProcess], *loads: Load) -> None:
         assert found - acknowledged <= unsure | {"last last"}
     for server in made:
         assert server.stop() == 0, server.tail()
-    assert len({digest(server) for server in made}) == 1
+    digests = [digest(server) for server in made]
+    assert len({state for state, _ in digests}) == 1
+    if has_all_entries:
+        assert len({journal for _, journal in digests}) == 1
 
 
 def facts_if_there(server: AuthzProcess, token: str) -> list[str]:
@@ -367,3 +372,76 @@ def test_a_journal_that_came_back_older_is_noticed(
             "alice anvil",
             "alice next",
         ]
+
+
+def snapshots_of(tmp_path: Path, entries: int = 40) -> tuple[str, ...]:
+    """Arguments by which snapshots are taken often."""
+    store = str(tmp_path / "snapshots")
+    return ("--snapshots", store, "--snapshot-entries", str(entries), "--snapshot-interval", "1")
+
+
+def sets(tmp_path: Path) -> list[str]:
+    return sorted(path.name for path in (tmp_path / "snapshots" / "sets").glob("*"))
+
+
+def positions(postgres_url: str, name: str) -> tuple[int, int]:
+    """The first and the last position of the journal."""
+    with psycopg.connect(postgres_url) as connection:
+        row = connection.execute(f"SELECT min(position), max(position) FROM {name}_journal")
+        return row.fetchone()  # type: ignore[return-value]
+
+
+def test_a_new_instance_begins_with_snapshots_that_are_taken_under_load(
+    postgres_url: str, journal_name: str, tmp_path: Path
+) -> None:
+    more = snapshots_of(tmp_path)
+    with instances(tmp_path, postgres_url, journal_name, 2, *more) as made:
+        set_policy(made[0])
+        loads = [Load(server, f"load{number}") for number, server in enumerate(made)]
+        eventually(
+            lambda: len(sets(tmp_path)) >= 2 and positions(postgres_url, journal_name)[0] > 1,
+            timeout_seconds=PATIENCE_S,
+        )
+        # One that takes them is killed at any moment, perhaps in the middle.
+        for server in made:
+            loads[-1].more(20)
+            server.kill()
+            server.start()
+            loads.append(Load(server, f"again{len(loads)}"))
+            loads[-1].more(20)
+        with instances(tmp_path / "later", postgres_url, journal_name, 1, *more) as (third,):
+            loads[-1].more(20)
+            for load in loads:
+                load.end()
+            # The journal's beginning is gone, so that it is made of snapshots.
+            assert "are made of the snapshots of position" in third.tail()
+            check_equal([*made, third], *loads, has_all_entries=False)
+
+
+def test_an_instance_that_was_stopped_for_long_begins_again(
+    postgres_url: str, journal_name: str, tmp_path: Path
+) -> None:
+    more = snapshots_of(tmp_path)
+    with instances(tmp_path, postgres_url, journal_name, 2, *more) as made:
+        one, other = made
+        set_policy(one)
+        token = write_until_done(one, role("alice", "anvil"))
+        assert facts(other, token) == ["alice anvil"]
+        assert other.process is not None
+        (position,) = [positions(postgres_url, journal_name)[1]]
+        other.process.send_signal(signal.SIGSTOP)
+        load = Load(one, "one")
+        try:
+            eventually(
+                lambda: positions(postgres_url, journal_name)[0] > position + 1,
+                timeout_seconds=PATIENCE_S,
+            )
+        finally:
+            other.process.send_signal(signal.SIGCONT)
+        # It can't follow any more, and says so.
+        assert other.process.wait(PATIENCE_S) != 0
+        assert "trimmed" in other.tail()
+        other.start()
+        load.end()
+        load.unsure.append("alice anvil")
+        check_equal(made, load, has_all_entries=False)

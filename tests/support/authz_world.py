@@ -11,24 +11,18 @@ from contextlib import closing
 from pathlib import Path
 
 from penstock.agent.patience import until_answered
+from penstock.authz.service.archiving import SnapshotSettings
 from penstock.authz.service.environment import Environment
 from penstock.authz.service.service import OPEN_MAX, Service
 from penstock.authz.service.shard import SharedJournal
 from penstock.authz.state.entries import Done, Insert, Outcome
-from penstock.model.errors import PenstockError, RetryableError
+from penstock.model.errors import RetryableError
+from penstock.ports.objects import ObjectStore
 from penstock.replica import state_digest
 from support.authz import POLICY, insert, set_policy, write
-from support.simulated.journal import JournalFaults, SimulatedConnection, SimulatedJournal
+from support.simulated.journal import JournalFaults, SimulatedJournal
 from support.simulated.randomness import SeededRandom
 from support.simulated.virtual_loop import VirtualClock, VirtualLoop
-
-
-class SharedConnection(SimulatedConnection):
-    """An instance's end of the simulated journal, which says whose it is."""
-
-    @property
-    def cluster_id(self) -> str:
-        return self._server.cluster_id
 
 
 class AuthzWorld:
@@ -41,20 +35,30 @@ class AuthzWorld:
         self.random = SeededRandom(seed)
         self.journal = SimulatedJournal(random=self.random, clock=self.clock, faults=faults)
         self.services: list[Service] = []
-        self.ends: list[PenstockError] = []
+        self._started_count = 0
 
-    async def started(self, name: str, *, open_max: int = OPEN_MAX) -> Service:
+    async def started(
+        self,
+        name: str,
+        *,
+        open_max: int = OPEN_MAX,
+        snapshots: ObjectStore | None = None,
+        snapshot_settings: SnapshotSettings | None = None,
+    ) -> Service:
         """A service; its start is tried again where the journal fails."""
 
         async def open_journal() -> SharedJournal:
-            return SharedConnection(self.journal)
+            return self.journal.connect()
 
+        self._started_count += 1
         service = Service(
             self.folder / name,
             clock=self.clock,
-            random=SeededRandom(self.seed * 100 + len(self.services)),
+            random=SeededRandom(self.seed * 100 + self._started_count),
             open_max=open_max,
             open_journal=open_journal,
+            snapshots=snapshots,
+            snapshot_settings=snapshot_settings,
         )
         self.services.append(service)
         await until_answered(service.open)

@@ -473,6 +473,17 @@ _TABLE: Final = (
         "Position of the shared journal that an authorization service has applied.",
     ),
     Metric(
+        "penstock_authz_snapshot_position",
+        _G,
+        "Position of the shared journal at which the newest set of snapshots was taken, as far as "
+        "this authorization service knows.",
+    ),
+    Metric(
+        "penstock_authz_snapshots_total",
+        _C,
+        "Sets of snapshots that this authorization service has taken.",
+    ),
+    Metric(
         "penstock_authz_position",
         _G,
         "Position of the last applied entry of an environment that is open.",

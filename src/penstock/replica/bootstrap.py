@@ -92,7 +92,15 @@ async def bootstrap(
                 if detail:
                     logger.error("passing over the snapshot %s: %s", name.key, detail)
                     continue
-            info = await _make(archive, name, path, make_machine(), executor)
+            machine = make_machine()
+            info = await restore_archived(
+                archive,
+                name,
+                path,
+                application_id=machine.application_id,
+                format_version=machine.format_version,
+                executor=executor,
+            )
             _check_beginning(beginning, name, info, path)
         except (CorruptDataError, NotFoundError) as error:
             # NotFound: another agent has deleted an old one since it was listed.
@@ -175,13 +183,22 @@ def _check_beginning(
         )
 
 
-async def _make(
+async def restore_archived(
     archive: Archive,
     name: SnapshotName,
     path: Path,
-    machine: StateMachine[OutcomeT],
+    *,
+    application_id: int,
+    format_version: int,
     executor: Executor | None,
 ) -> SnapshotInfo:
+    """Make the database at `path` of one archived snapshot; there is none there yet.
+
+    Raises:
+        CorruptDataError: the snapshot is damaged; there is no database then.
+        NotFoundError: it is gone.
+        InvalidRequestError: it is of a newer release.
+    """
     fetched = path.with_name(path.name + ".snapshot")
     try:
         header = await archive.fetch_snapshot(name, fetched)
@@ -193,8 +210,8 @@ async def _make(
                 restore_snapshot,
                 fetched,
                 path,
-                application_id=machine.application_id,
-                format_version=machine.format_version,
+                application_id=application_id,
+                format_version=format_version,
                 is_verified=True,
             ),
         )

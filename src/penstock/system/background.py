@@ -58,6 +58,7 @@ CONFIRM_ANSWER: Final = Work(name="confirm an answer")
 SERVE_WORKER: Final = Work(name="answer a worker")
 HTTP: Final = Work(name="HTTP port", matters=True)
 WATCH_POLICY: Final = Work(name="watch a policy's file", lasts=True)
+AUTHZ_SNAPSHOTS: Final = Work(name="take snapshots of the authorization service", lasts=True)
 COMPACTION: Final = Work(name="compaction")
 
 KINDS: Final = (
@@ -84,6 +85,7 @@ KINDS: Final = (
     SERVE_WORKER,
     HTTP,
     WATCH_POLICY,
+    AUTHZ_SNAPSHOTS,
 )
 
 

@@ -28,6 +28,7 @@ class Cause(enum.StrEnum):
     ATTEMPT = "run a task of a job"
     AUTHZ_CALL = "answer a call of the authorization service"
     AUTHZ_JOURNAL = "open what follows a shared authorization journal"
+    AUTHZ_SNAPSHOTS = "take snapshots of the authorization service"
     AUTHZ_POLICY = "set the policy of a file"
     CLAIM_SHARDS = "claim shards of groups"
     COMMIT_GROUP = "commit a stream's offsets to a group"

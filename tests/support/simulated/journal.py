@@ -270,6 +270,11 @@ class SimulatedConnection:
         self.cut = False
         """True: this agent alone can't reach the journal."""
 
+    @property
+    def cluster_id(self) -> str:
+        """The id that the journal's first user gave it."""
+        return self._server.cluster_id
+
     # -- the port --------------------------------------------------------------------------------
 
     async def append(self, body: bytes) -> int:

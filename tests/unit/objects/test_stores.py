@@ -7,6 +7,7 @@ from obstore.store import MemoryStore
 
 from penstock.objects import LocalStore, Metered, Retrying
 from penstock.objects.bucket import BucketStore
+from penstock.objects.prefixed import Prefixed
 from penstock.ports.objects import ObjectStore
 from penstock.system import PosixDevice
 from penstock.testing.conformance import ObjectStoreSuite
@@ -37,6 +38,13 @@ class TestLocalOnASimulatedDevice(ObjectStoreSuite):
 class TestMemory(ObjectStoreSuite):
     def make_store(self, folder: Path) -> ObjectStore:
         return BucketStore(MemoryStore())
+
+
+class TestPrefixed(ObjectStoreSuite):
+    has_versions = False
+
+    def make_store(self, folder: Path) -> ObjectStore:
+        return Prefixed(LocalStore(PosixDevice(folder)), "a/prefix/")
 
 
 class TestDecorated(ObjectStoreSuite):

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -15,6 +15,7 @@ from penstock.app.authz.connection import ApiConnection
 from penstock.app.authz.watching import file_stamp, watch
 from penstock.app.http.counts import HttpCounts
 from penstock.app.http.gate import HttpGate, HttpLimits
+from penstock.authz.service.archiving import SnapshotSettings
 from penstock.authz.service.call import Answer, Call
 from penstock.authz.service.handling import Answering
 from penstock.authz.service.service import (
@@ -26,6 +27,7 @@ from penstock.authz.service.service import (
 )
 from penstock.config.addresses import Address
 from penstock.model.errors import ConflictError, InvalidRequestError
+from penstock.objects.opening import open_reliable_store
 from penstock.observability.exposition import CONTENT_TYPE, Exposition
 from penstock.observability.histogram import Histogram
 from penstock.observability.metrics import Metrics
@@ -33,12 +35,14 @@ from penstock.order.local_journal import new_cluster_id
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 from penstock.replica.postgres import PostgresJournal
+from penstock.replica.snapshot_process import write_snapshot_apart
 from penstock.system import background
 from penstock.system.heard import swallowed_counts
 from penstock.version import VERSION
 
 PORT_NAME: Final = "authz"
 _BACKLOG: Final = 512
+_WRITER_BYTES: Final = 4
 _LOOK_S: Final = 1.0
 _DRAIN_S: Final = 10.0
 _OTHER_FILES: Final = 50
@@ -62,6 +66,9 @@ class AuthzSettings:
     journal_name: str = "authz"
     stale_s: float = 60.0
     """Not ready after this time without a look at the shared journal."""
+    snapshots: str = ""
+    """URL of the store of snapshots of a shared journal; empty: none are taken."""
+    snapshot_settings: SnapshotSettings = field(default_factory=SnapshotSettings)
 
 
 def within(settings: AuthzSettings, files: int) -> AuthzSettings:
@@ -88,6 +95,13 @@ class AuthzServer:
                 "the test key is public, and this address can be reached from other machines",
                 "serve on 127.0.0.1, or without the test key",
             )
+        if settings.snapshots and not settings.journal:
+            raise InvalidRequestError(
+                "serve",
+                "--snapshots",
+                "they are of a shared journal, and there is none",
+                "add --journal URL",
+            )
         self.settings = settings
         self.address = settings.http
         self.service = Service(
@@ -97,6 +111,18 @@ class AuthzServer:
             fsync=settings.fsync,
             open_max=settings.environments_open_max,
             open_journal=self._open_journal if settings.journal else None,
+            snapshots=(
+                open_reliable_store(
+                    settings.snapshots,
+                    clock=clock,
+                    random=random,
+                    writer=random.token_bytes(_WRITER_BYTES).hex(),
+                )
+                if settings.snapshots
+                else None
+            ),
+            snapshot_settings=settings.snapshot_settings,
+            write_snapshot=write_snapshot_apart,
         )
         self._random = random
         self.metrics = Metrics()
@@ -236,6 +262,10 @@ class AuthzServer:
         if shard is not None:
             found["penstock_authz_journal_confirmed_seconds"] = now_s - shard.head_confirmed_s
             found["penstock_authz_journal_position"] = float(shard.position)
+        archivist = self.service.archivist
+        if archivist is not None:
+            found["penstock_authz_snapshot_position"] = float(archivist.position)
+            found["penstock_authz_snapshots_total"] = float(archivist.taken_count)
         return found
 
     def _not_ready(self) -> str:

@@ -55,6 +55,8 @@ QUESTION_S: Final = 20.0
 """A question that takes longer is refused, as the vendor's service does."""
 TOKEN_WAIT_S: Final = 4.0
 """Oso's Python client gives up after 5 s."""
+ARRIVAL_S: Final = 60.0
+"""How long a snapshot waits for the entries that it needs."""
 _PROGRESS_INSTRUCTIONS: Final = 20_000
 _CACHED_STATEMENTS: Final = 512
 
@@ -261,6 +263,14 @@ class Environment:
                 f"position {position} of the header OsoOffset isn't here yet; {self.position} is",
                 "try again",
             ) from error
+
+    async def arrive(self, position: int) -> None:
+        """Wait until a position is applied here. Raises: RetryableError: it takes too long."""
+        try:
+            await self._arrive(position, ARRIVAL_S)
+        except TimeoutError as error:
+            detail = f"position {position} isn't here yet; {self.position} is"
+            raise RetryableError("wait", f"environment {self.name}", detail) from error
 
     async def _arrive(self, position: int, seconds: float) -> None:
         """Wait for a position. Raises: TimeoutError."""

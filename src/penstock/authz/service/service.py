@@ -21,17 +21,27 @@ from typing import Final
 
 from penstock.authz.service.admin import Admin
 from penstock.authz.service.api import Api
+from penstock.authz.service.archiving import (
+    SHARD_FILE,
+    SetArchive,
+    SnapshotSettings,
+    WriteSnapshot,
+)
+from penstock.authz.service.archivist import Archivist
 from penstock.authz.service.changes import Changes
 from penstock.authz.service.directory import ADMIN, Access, Directory
 from penstock.authz.service.environment import Environment
 from penstock.authz.service.following import SharedDirectoryWriter
 from penstock.authz.service.questions import Questions
-from penstock.authz.service.shard import SHARD_FILE, Shard, SharedJournal
+from penstock.authz.service.shard import Shard, SharedJournal
 from penstock.authz.service.watching import Watching
 from penstock.model.errors import ConflictError, NotFoundError, PenstockError, RetryableError
 from penstock.ports.clock import Clock
+from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
 from penstock.replica.database import sync_directory
+from penstock.replica.snapshot import write_snapshot
+from penstock.system import background
 from penstock.system.files import make_folder
 from penstock.system.heard import Cause, heard
 from penstock.system.lock import DirectoryLock
@@ -59,6 +69,8 @@ class Service:
         open_max: environments that are kept open, those used last; more only while all are in use.
         open_journal: opens the journal that this instance shares with others; None: each database
             has its own.
+        snapshots: the store of snapshots of a shared journal; None: none are taken.
+        write_snapshot: see `SetArchive`.
     """
 
     def __init__(
@@ -70,6 +82,9 @@ class Service:
         fsync: bool = True,
         open_max: int = OPEN_MAX,
         open_journal: Callable[[], Awaitable[SharedJournal]] | None = None,
+        snapshots: ObjectStore | None = None,
+        snapshot_settings: SnapshotSettings | None = None,
+        write_snapshot: WriteSnapshot = write_snapshot,
     ) -> None:
         self.data = data
         self._clock = clock
@@ -83,6 +98,11 @@ class Service:
         """The open ones, that used last at the end."""
         self._open_max = open_max
         self._open_journal = open_journal
+        self._snapshots = snapshots
+        self._snapshot_settings = snapshot_settings or SnapshotSettings()
+        self._write_snapshot = write_snapshot
+        self.archivist: Archivist | None = None
+        self._archiving: asyncio.Task[None] | None = None
         self.shard: Shard | None = None
         """This instance's end of a shared journal."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -135,6 +155,16 @@ class Service:
             self.shard.on_long_tail = self._shorten_tail
             for name in self.shard.long_tails():
                 self._shorten_tail(name)
+            if self._snapshots is not None:
+                self.archivist = Archivist(
+                    self.shard,
+                    self._set_archive(self._snapshots, self.shard.journal),
+                    clock=self._clock,
+                    settings=self._snapshot_settings,
+                    use=self._use,
+                    let_go=self._let_go,
+                )
+                self._archiving = background.start(background.AUTHZ_SNAPSHOTS, self.archivist.run)
         instance = self._random.token_bytes(_INSTANCE_BYTES).hex()
         self.changes = Changes(self._clock, self._reading)
         questions = Questions(self._clock, instance, self._compare)
@@ -167,6 +197,10 @@ class Service:
             self._lock.release()
 
     async def _close_databases(self) -> None:
+        if self._archiving is not None:
+            self._archiving.cancel()
+            await asyncio.wait([self._archiving])
+            self._archiving = self.archivist = None
         for environment in self.environments.values():
             await environment.close()
         self.environments.clear()
@@ -209,10 +243,34 @@ class Service:
             random=self._random,
             executor=self._writing,
             failed=self._fail,
+            restore=self._restore,
         )
         self.directory = Directory(
             shard.path, self._random, lambda changed: SharedDirectoryWriter(shard, changed)
         )
+
+    async def _restore(self, journal: SharedJournal) -> None:
+        """Make this instance's databases of snapshots, if there are any."""
+        if self._snapshots is not None:
+            await self._set_archive(self._snapshots, journal).restore(journal)
+
+    def _set_archive(self, store: ObjectStore, journal: SharedJournal) -> SetArchive:
+        return SetArchive(
+            store,
+            cluster_id=journal.cluster_id,
+            folder=self.data,
+            executor=self._writing,
+            write=self._write_snapshot,
+        )
+
+    def _use(self, name: str) -> Environment:
+        """Open an environment for a snapshot of it."""
+        environment = self.environment(name)
+        environment.user_count += 1
+        return environment
+
+    def _let_go(self, name: str) -> None:
+        self.environments[name].user_count -= 1
 
     def _shorten_tail(self, name: str) -> None:
         """Have an environment's database apply what is pending of it."""

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from penstock.authz.service import tokens
+from penstock.authz.service.archiving import SHARD_FILE
 from penstock.authz.state import shard_entries
 from penstock.authz.state.entries import (
     Command,
@@ -50,6 +51,7 @@ from penstock.model.errors import (
     CorruptDataError,
     InDoubtError,
     JournalOlderError,
+    NotFoundError,
     PenstockError,
     RetryableError,
 )
@@ -76,7 +78,6 @@ ASIDE_KEPT: Final = 3
 INSTANCE_FILE: Final = "instance"
 _NUMBERS: Final = (1 << 31) - 1
 _COMMIT_ENTRIES: Final = 1_000
-SHARD_FILE: Final = "shard.sqlite"
 _DISTRUSTED: Final = "distrusted"
 _COPIES: Final = (
     *(f"{SHARD_FILE}{suffix}" for suffix in ("", "-wal", "-shm")),
@@ -95,6 +96,13 @@ class SharedJournal(Journal, Protocol):
         ...
 
 
+Restore = Callable[[SharedJournal], Awaitable[object]]
+
+
+async def _nothing(journal: SharedJournal) -> None:
+    """There are no snapshots."""
+
+
 class Fed(Protocol):
     """An open environment, which applies what is streamed to it."""
 
@@ -109,6 +117,7 @@ class Shard:
     def __init__(
         self,
         order: ClusterOrder[Item, ShardAnswer, ShardChange],
+        journal: SharedJournal,
         machine: ShardMachine,
         folder: Path,
         *,
@@ -118,6 +127,7 @@ class Shard:
     ) -> None:
         """Use `open`."""
         self._order = order
+        self.journal = journal
         self._machine = machine
         self._folder = folder
         self._random = random
@@ -146,14 +156,17 @@ class Shard:
         random: Random,
         executor: ThreadPoolExecutor,
         failed: Callable[[PenstockError], None],
+        restore: Restore = _nothing,
     ) -> "Shard":
         """Open this instance's copies, brought to the journal's head, and write from now on.
 
         Args:
             executor: has the disk's work.
+            restore: makes the copies of snapshots, where there are none, or none that are of use.
             failed: is called when this instance can't go on.
         Raises:
             RetryableError: the journal doesn't answer.
+            NotFoundError: its beginning is trimmed, and there are no snapshots.
             OtherClusterError: the folder is of another journal.
             PenstockError: a database can't be opened.
         """
@@ -162,9 +175,12 @@ class Shard:
         instance = instance_number(folder / INSTANCE_FILE, random)
         journal = await open_journal()
         try:
+            if not (folder / SHARD_FILE).exists():
+                await restore(journal)
             try:
                 shard = await cls._open(folder, journal, instance, clock, random, executor, failed)
-            except (JournalOlderError, CorruptDataError) as error:
+            except (JournalOlderError, CorruptDataError, NotFoundError) as error:
+                # Not found: the journal is trimmed beyond what these copies have.
                 kept = set_aside(folder)
                 heard(
                     Cause.AUTHZ_JOURNAL,
@@ -173,6 +189,7 @@ class Shard:
                     f"this instance's databases are kept in {kept}, and made again",
                     logging.ERROR,
                 )
+                await restore(journal)
                 shard = await cls._open(folder, journal, instance, clock, random, executor, failed)
         except BaseException:
             await journal.close()
@@ -216,7 +233,7 @@ class Shard:
         except BaseException:
             replica.close()
             raise
-        return cls(order, machine, folder, random=random, executor=executor, failed=failed)
+        return cls(order, journal, machine, folder, random=random, executor=executor, failed=failed)
 
     async def _start(self) -> None:
         await self._order.start(on_applied=self._on_applied, on_stopped=self._failed)
@@ -282,6 +299,16 @@ class Shard:
                 return Refused(answer.reason, number=answer.number)
             case _:
                 raise AssertionError(answer)
+
+    async def claim(self, hold_ms: int) -> bool:
+        """Claim the taking of snapshots for a time; False: another instance holds it.
+
+        Raises:
+            RetryableError: the journal is away.
+            InDoubtError: no answer in time.
+        """
+        (answer,) = await self._order.commit([shard_entries.claim(hold_ms)])
+        return isinstance(answer, Decided)
 
     # -- what is streamed to environments --------------------------------------------------------
 

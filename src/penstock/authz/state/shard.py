@@ -15,6 +15,7 @@ from penstock.authz.state import entries, shard_entries
 from penstock.authz.state.directory import DirectoryMachine
 from penstock.authz.state.entries import Begin, CreateEnvironment, Done, Outcome
 from penstock.authz.state.shard_entries import (
+    CLAIM,
     OPENING,
     Decided,
     Denied,
@@ -57,6 +58,11 @@ _SCHEMA: Final = (
         environment TEXT PRIMARY KEY,
         position INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE claim (
+        id INTEGER PRIMARY KEY CHECK (id = 1),
+        agent INTEGER NOT NULL,
+        until_ms INTEGER NOT NULL
+    ) STRICT""",
     """CREATE TABLE pending (
         environment TEXT NOT NULL,
         position INTEGER NOT NULL,
@@ -160,7 +166,7 @@ class ShardMachine:
         if settled is not None:
             return settled
         changes: list[ShardChange] = []
-        answers = self._apply_items(position, time_ms, entry.items, changes)
+        answers = self._apply_items(position, time_ms, entry, changes)
         self._execute(
             "INSERT OR REPLACE INTO sender VALUES (?, ?, ?, ?)",
             (entry.agent, entry.epoch, entry.n, position),
@@ -214,17 +220,19 @@ class ShardMachine:
             execute("DELETE FROM answered WHERE agent = ?", row)
 
     def _apply_items(
-        self, position: int, time_ms: int, items: list[Item], changes: list[ShardChange]
+        self, position: int, time_ms: int, entry: ShardEntry, changes: list[ShardChange]
     ) -> list[ShardAnswer]:
         """Apply an entry's items: the directory's here, others get places in their environments."""
         answers: list[ShardAnswer] = []
         placed: dict[str, tuple[int, list[msgspec.Raw], bool]] = {}
-        for item in items:
+        for item in entry.items:
             name = item.environment
             if name == OPENING:
                 cluster_id = shard_entries.opening_of(item).cluster_id
                 self._execute("INSERT OR IGNORE INTO shard VALUES (1, ?)", (cluster_id,))
                 answers.append(Decided(position, 1))
+            elif name == CLAIM:
+                answers.append(self._claim(position, time_ms, entry.agent, item))
             elif not name:
                 answers.append(self._apply_directory(position, time_ms, item, changes))
             else:
@@ -262,6 +270,16 @@ class ShardMachine:
             begin = entries.encode(entries.Entry(command.name, (Begin(command.log),)))
             changes.append(self._stream(Streamed(command.name, 1, time_ms, begin)))
         return Decided(decided.position, decided.changed)
+
+    def _claim(self, position: int, time_ms: int, agent: int, item: Item) -> ShardAnswer:
+        hold_ms = shard_entries.claim_of(item).hold_ms
+        held = self._execute(
+            "SELECT 1 FROM claim WHERE agent <> ? AND until_ms > ?", (agent, time_ms)
+        ).fetchone()
+        if held is not None:
+            return Denied(entries.EXISTS)
+        self._execute("INSERT OR REPLACE INTO claim VALUES (1, ?, ?)", (agent, time_ms + hold_ms))
+        return Decided(position, 1)
 
     def _stream(self, streamed: Streamed) -> Streamed:
         self._execute(

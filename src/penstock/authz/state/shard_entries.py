@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from penstock.authz.state.entries import ENTRY_VERSION, Command, SetPolicy, Write
+from penstock.authz.state.entries import ENTRY_VERSION, Command, SetPolicy
 from penstock.model.errors import CorruptDataError
 from penstock.order.protocol import EntryKey
 
@@ -17,6 +17,9 @@ SHARD_VERSION: Final = 1
 OPENING: Final = "!open"
 """In the place of an environment's name, which can't have its first character: the item opens an
 epoch."""
+
+CLAIM: Final = "!claim"
+"""In the same place: an instance is going to take snapshots."""
 
 
 class Item(msgspec.Struct, frozen=True, array_like=True):
@@ -37,6 +40,12 @@ class Opening(msgspec.Struct, frozen=True, array_like=True):
     cluster_id: str
     token: bytes
     software: str
+
+
+class Claim(msgspec.Struct, frozen=True, array_like=True):
+    """An instance takes snapshots, for so many milliseconds alone."""
+
+    hold_ms: int
 
 
 class ShardEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -89,6 +98,7 @@ _entry_decoder = msgspec.msgpack.Decoder(ShardEntry)
 _answers_decoder = msgspec.msgpack.Decoder(list[Placed | Decided | Denied | Unordered])
 _command_decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 _opening_decoder = msgspec.msgpack.Decoder(Opening)
+_claim_decoder = msgspec.msgpack.Decoder(Claim)
 _MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -104,9 +114,10 @@ def opening(cluster_id: str, token: bytes, software: str) -> Item:
     return Item(OPENING, is_alone=False, command=msgspec.Raw(command))
 
 
-def weight(command: Command) -> int:
-    """Give about how many changes a command has."""
-    return len(command.changes) if isinstance(command, Write) else 1
+def claim(hold_ms: int) -> Item:
+    """Make the item by which an instance claims the taking of snapshots."""
+    command = _encoder.encode(Claim(hold_ms))
+    return Item(CLAIM, is_alone=False, command=msgspec.Raw(command))
 
 
 def encode(key: EntryKey, stamp_ms: int, items: list[Item]) -> bytes:
@@ -149,6 +160,14 @@ def opening_of(found: Item) -> Opening:
     """Read what an opening item says. Raises: as `decode`."""
     try:
         return _opening_decoder.decode(found.command)
+    except _MALFORMED as error:
+        raise _corrupt(str(error)) from error
+
+
+def claim_of(found: Item) -> Claim:
+    """Read what a claim says. Raises: as `decode`."""
+    try:
+        return _claim_decoder.decode(found.command)
     except _MALFORMED as error:
         raise _corrupt(str(error)) from error
 

@@ -69,6 +69,29 @@ from penstock.model.errors import InvalidRequestError
     help="Stay ready (/readyz) for this time after the shared journal was last seen.",
 )
 @click.option(
+    "--snapshots",
+    metavar="URL",
+    envvar="PENSTOCK_AUTHZ_SNAPSHOTS",
+    show_envvar=True,
+    help="Keep snapshots for new instances in this store, and trim the shared journal behind them.",
+)
+@click.option(
+    "--snapshot-entries",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=500_000,
+    show_default=True,
+    help="Take snapshots after this many entries of the shared journal.",
+)
+@click.option(
+    "--snapshot-interval",
+    metavar="SECONDS",
+    type=click.FloatRange(min=1),
+    default=900,
+    show_default=True,
+    help="Take them after this time, too, if there are any entries.",
+)
+@click.option(
     "--connections-max",
     metavar="N",
     type=click.IntRange(min=10),
@@ -93,6 +116,9 @@ def command(
     journal: str | None,
     journal_name: str,
     stale_max: float,
+    snapshots: str | None,
+    snapshot_entries: int,
+    snapshot_interval: float,
     connections_max: int,
     log_level: str,
 ) -> None:
@@ -107,6 +133,7 @@ def command(
         )
     from penstock.app.authz.run import run
     from penstock.app.authz.server import AuthzSettings
+    from penstock.authz.service.archiving import SnapshotSettings
 
     settings = AuthzSettings(
         data=data,
@@ -119,5 +146,11 @@ def command(
         journal=journal or "",
         journal_name=journal_name,
         stale_s=stale_max,
+        snapshots=snapshots or "",
+        snapshot_settings=SnapshotSettings(
+            entries=snapshot_entries,
+            interval_s=snapshot_interval,
+            look_s=min(10.0, snapshot_interval),
+        ),
     )
     run(settings, log_level=log_level)
