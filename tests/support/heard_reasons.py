@@ -56,7 +56,7 @@ REASONS: Final = {
     "authz/service/environment.py Environment.ask: (TooCostlyError, OverloadedError)": AGAIN,
     "authz/service/environment.py Environment.moved: TimeoutError": TIMER,
     "authz/service/following.py StreamFollower._outcome: TimeoutError": TOLD,
-    "authz/service/tokens.py decode: (binascii.Error, ValueError)": DECODED,
+    "authz/service/tokens.py _parsed: (binascii.Error, ValueError)": DECODED,
     "authz/polar/recursion.py exists: _OpenCallError": AGAIN,
     # cli: a person reads what it prints
     "cli/authz_calls.py call_service: (ValueError, KeyError, TypeError)": DECODED,

@@ -58,6 +58,7 @@ TOKEN_WAIT_S: Final = 4.0
 ARRIVAL_S: Final = 60.0
 """How long a snapshot waits for the entries that it needs."""
 _PROGRESS_INSTRUCTIONS: Final = 20_000
+_FOREIGN_MAX: Final = 1_000
 _CACHED_STATEMENTS: Final = 512
 
 T = TypeVar("T")
@@ -183,7 +184,13 @@ class Environment:
         self.position = self._replica.position
         self.user_count = 0
         """Calls that are under way: it stays open for them."""
-        (self.log,) = self._loop_reader.connection.execute("SELECT log FROM environment").fetchone()
+        self._shard = shard
+        row = self._loop_reader.connection.execute("SELECT log FROM environment").fetchone()
+        self._log: bytes = row[0]
+        self._logs: dict[bytes, bytes] = {}
+        """The name that tokens have for its history, by the last history of the shard."""
+        self._foreign: set[bytes] = set()
+        """Names that tokens of clients have, and that aren't of this environment."""
         self._candidate: Program | None = None
         self.policy = self._stored_policy()
         self._arrivals: dict[asyncio.Future[None], int] = {}
@@ -210,6 +217,16 @@ class Environment:
                 failed=failed,
                 upkeep=self._upkeep,
             )
+
+    @property
+    def log(self) -> bytes:
+        """The name of its history, in tokens."""
+        if self._shard is None:
+            return self._log
+        history = self._shard.history
+        if history not in self._logs:
+            self._logs = {history: tokens.log_in(self._log, history)}
+        return self._logs[history]
 
     @property
     def time_ms(self) -> int:
@@ -254,6 +271,8 @@ class Environment:
             RetryableError: it isn't after TOKEN_WAIT_S.
         """
         position = tokens.decode(token, self.log)
+        if not position and self._is_strange(token):
+            position = await self._look_again(token)
         try:
             await self._arrive(position, TOKEN_WAIT_S)
         except TimeoutError as error:
@@ -263,6 +282,26 @@ class Environment:
                 f"position {position} of the header OsoOffset isn't here yet; {self.position} is",
                 "try again",
             ) from error
+
+    def _is_strange(self, token: str) -> bool:
+        """Whether a token may be of a history that has begun and isn't known here yet."""
+        if self._shard is None or self._shard.answering_since_s is None:
+            return False
+        log = tokens.log_of(token)
+        return log is not None and log not in self._foreign
+
+    async def _look_again(self, token: str) -> int:
+        """Give a token's position once all histories are known here. Raises: RetryableError."""
+        assert self._shard is not None
+        await self._shard.confirm(TOKEN_WAIT_S)
+        position = tokens.decode(token, self.log)
+        log = tokens.log_of(token)
+        if not position and log is not None:
+            # It won't ever be: a history's name is drawn when it begins.
+            if len(self._foreign) >= _FOREIGN_MAX:
+                self._foreign.clear()
+            self._foreign.add(log)
+        return position
 
     async def arrive(self, position: int) -> None:
         """Wait until a position is applied here. Raises: RetryableError: it takes too long."""
@@ -342,7 +381,8 @@ class Environment:
 
     def is_reached(self, token: str) -> bool:
         """Whether nothing has to be waited for."""
-        return tokens.decode(token, self.log) <= self.position
+        position = tokens.decode(token, self.log)
+        return position <= self.position if position else not self._is_strange(token)
 
     def _on_applied(
         self, applied: Applied[list[Outcome]], commands: list[EnvironmentCommand]

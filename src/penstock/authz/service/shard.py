@@ -34,6 +34,7 @@ from penstock.authz.state.entries import (
 )
 from penstock.authz.state.shard import (
     DirectoryChanged,
+    HistoryBegan,
     ShardChange,
     ShardMachine,
     ShardOutcome,
@@ -63,7 +64,7 @@ from penstock.ports.clock import Clock
 from penstock.ports.journal import Journal
 from penstock.ports.random import Random
 from penstock.replica import Replica
-from penstock.replica.database import connect_reader, translate
+from penstock.replica.database import connect_reader, state_position, translate
 from penstock.system.files import make_folder
 from penstock.system.heard import Cause, heard
 from penstock.version import VERSION
@@ -79,6 +80,9 @@ INSTANCE_FILE: Final = "instance"
 _NUMBERS: Final = (1 << 31) - 1
 _COMMIT_ENTRIES: Final = 1_000
 _DISTRUSTED: Final = "distrusted"
+"""A file: a database holds what the journal has not, up to this journal time."""
+_LOST: Final = "lost"
+"""A file: what was applied up to this journal time is lost, and a history is to be begun."""
 _COPIES: Final = (
     *(f"{SHARD_FILE}{suffix}" for suffix in ("", "-wal", "-shm")),
     "environments",
@@ -139,6 +143,9 @@ class Shard:
         self._tails: dict[str, int] = {}
         """Pending entries of environments that aren't open, about."""
         self._checkpoint: asyncio.Future[int] | None = None
+        row = self._reader.execute("SELECT history FROM shard").fetchone()
+        self.history: bytes = b"" if row is None else row[0]
+        """The history that tokens are of: another one since the journal came back older."""
         self._has_directory_changed = False
         """And is to be read."""
         self.on_directory: Callable[[], None] = lambda: None
@@ -171,6 +178,8 @@ class Shard:
             PenstockError: a database can't be opened.
         """
         if (folder / _DISTRUSTED).exists():
+            text = (folder / _DISTRUSTED).read_text("ascii", "replace")
+            _note_lost(folder, int(text) if text.isdecimal() else 0)
             set_aside(folder)
         instance = instance_number(folder / INSTANCE_FILE, random)
         journal = await open_journal()
@@ -181,6 +190,8 @@ class Shard:
                 shard = await cls._open(folder, journal, instance, clock, random, executor, failed)
             except (JournalOlderError, CorruptDataError, NotFoundError) as error:
                 # Not found: the journal is trimmed beyond what these copies have.
+                if isinstance(error, JournalOlderError):
+                    _note_lost(folder, _time_of(folder / SHARD_FILE))
                 kept = set_aside(folder)
                 heard(
                     Cause.AUTHZ_JOURNAL,
@@ -237,6 +248,13 @@ class Shard:
 
     async def _start(self) -> None:
         await self._order.start(on_applied=self._on_applied, on_stopped=self._failed)
+        lost = self._folder / _LOST
+        if lost.exists():
+            new = shard_entries.new_history(
+                int(lost.read_text("ascii")), self._random.token_bytes(tokens.LOG_BYTES)
+            )
+            await self._order.commit([new])
+            lost.unlink()
 
     async def close(self) -> None:
         """Follow no more, and close the database."""
@@ -310,6 +328,14 @@ class Shard:
         (answer,) = await self._order.commit([shard_entries.claim(hold_ms)])
         return isinstance(answer, Decided)
 
+    async def confirm(self, timeout_s: float) -> None:
+        """Return once all that the journal had at the call is applied to the shard.
+
+        Raises:
+            RetryableError: it doesn't answer in time.
+        """
+        await self._order.confirm_head(timeout_s)
+
     # -- what is streamed to environments --------------------------------------------------------
 
     def attach(self, name: str, fed: Fed) -> None:
@@ -348,7 +374,9 @@ class Shard:
             if row is None:
                 raise RetryableError("open", f"environment {name}", "it isn't here yet")
             if replica.position > row[0]:
-                raise self._distrust(name, replica.position, f"{row[0]} is its last")
+                raise self._distrust(
+                    name, replica.position, f"{row[0]} is its last", replica.time_ms
+                )
             self._compare(name, replica)
             rows = self._reader.execute(
                 "SELECT position, time_ms, body FROM pending"
@@ -385,6 +413,9 @@ class Shard:
             for change in entry.outcome.changes:
                 if isinstance(change, DirectoryChanged):
                     self._has_directory_changed = True
+                    continue
+                if isinstance(change, HistoryBegan):
+                    self.history = change.history
                     continue
                 fed = self._fed.get(change.environment)
                 if fed is not None:
@@ -431,11 +462,15 @@ class Shard:
                     "SELECT body FROM journal WHERE position = ?", (position,)
                 ).fetchone()
                 if own is not None and own[0] != body:
-                    raise self._distrust(name, position, "another entry is there")
+                    raise self._distrust(name, position, "another entry is there", replica.time_ms)
 
-    def _distrust(self, name: str, position: int, found: str) -> JournalOlderError:
-        """Have the next start make all copies again: one holds what the journal has not."""
-        (self._folder / _DISTRUSTED).touch()
+    def _distrust(self, name: str, position: int, found: str, time_ms: int) -> JournalOlderError:
+        """Have the next start make all copies again: one holds what the journal has not.
+
+        Args:
+            time_ms: up to which it holds entries.
+        """
+        (self._folder / _DISTRUSTED).write_text(str(time_ms), "ascii")
         error = JournalOlderError(
             "open",
             f"environment {name}",
@@ -444,6 +479,19 @@ class Shard:
         )
         self._failed(error)
         return error
+
+
+def _note_lost(folder: Path, time_ms: int) -> None:
+    """Have this start begin a history, or the next one, if this one ends before."""
+    path = folder / _LOST
+    known = path.read_text("ascii", "replace") if path.exists() else ""
+    path.write_text(str(max(time_ms, int(known) if known.isdecimal() else 0)), "ascii")
+
+
+def _time_of(path: Path) -> int:
+    """Journal time of a database."""
+    with closing(connect_reader(path)) as connection:
+        return state_position(connection)[1]
 
 
 def set_aside(folder: Path) -> Path:

@@ -14,6 +14,7 @@ in base64url without padding.
 
 import base64
 import binascii
+import hashlib
 from struct import Struct
 from typing import Final
 
@@ -38,17 +39,33 @@ def decode(text: str, log: bytes) -> int:
     A token that another environment gave, that a restore has made void, or that isn't one at all
     asks for nothing: an error would make its client useless until it is started again.
     """
+    found = _parsed(text)
+    return found[1] if found is not None and found[0] == log else 0
+
+
+def log_of(text: str) -> bytes | None:
+    """Give the history that a token names; None: it isn't a token."""
+    found = _parsed(text)
+    return None if found is None else found[0]
+
+
+def log_in(log: bytes, history: bytes) -> bytes:
+    """Give what names an environment's history in a shard's."""
+    return hashlib.sha256(log + history).digest()[:LOG_BYTES] if history else log
+
+
+def _parsed(text: str) -> tuple[bytes, int] | None:
+    """The log and position of a token."""
     if len(text) > _TEXT_MAX:
-        return 0
+        return None
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        return 0
+        return None
     if len(raw) != _TOKEN.size + _CRC.size:
-        return 0
-    version, found, position = _TOKEN.unpack_from(raw)
+        return None
+    version, log, position = _TOKEN.unpack_from(raw)
     (crc,) = _CRC.unpack_from(raw, _TOKEN.size)
-    if version != _VERSION or found != log or crc != crc32c(raw[: _TOKEN.size]):
-        return 0
-    assert isinstance(position, int)
-    return position
+    if version != _VERSION or crc != crc32c(raw[: _TOKEN.size]):
+        return None
+    return log, position

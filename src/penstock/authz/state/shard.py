@@ -16,6 +16,7 @@ from penstock.authz.state.directory import DirectoryMachine
 from penstock.authz.state.entries import Begin, CreateEnvironment, Done, Outcome
 from penstock.authz.state.shard_entries import (
     CLAIM,
+    HISTORY,
     OPENING,
     Decided,
     Denied,
@@ -39,7 +40,9 @@ SENDERS_MAX: Final = 1_000
 _SCHEMA: Final = (
     """CREATE TABLE shard (
         id INTEGER PRIMARY KEY CHECK (id = 1),
-        cluster_id TEXT NOT NULL
+        cluster_id TEXT NOT NULL,
+        history BLOB NOT NULL,
+        since_ms INTEGER NOT NULL
     ) STRICT""",
     """CREATE TABLE sender (
         agent INTEGER PRIMARY KEY,
@@ -89,7 +92,14 @@ class DirectoryChanged:
     """Environments or keys changed."""
 
 
-ShardChange = Streamed | DirectoryChanged
+@dataclass(frozen=True, slots=True)
+class HistoryBegan:
+    """Tokens are of this history from here on."""
+
+    history: bytes
+
+
+ShardChange = Streamed | DirectoryChanged | HistoryBegan
 ShardOutcome = outcome.Outcome[ShardAnswer, ShardChange]
 
 
@@ -229,8 +239,10 @@ class ShardMachine:
             name = item.environment
             if name == OPENING:
                 cluster_id = shard_entries.opening_of(item).cluster_id
-                self._execute("INSERT OR IGNORE INTO shard VALUES (1, ?)", (cluster_id,))
+                self._execute("INSERT OR IGNORE INTO shard VALUES (1, ?, x'', 0)", (cluster_id,))
                 answers.append(Decided(position, 1))
+            elif name == HISTORY:
+                answers.append(self._begin_history(position, time_ms, item, changes))
             elif name == CLAIM:
                 answers.append(self._claim(position, time_ms, entry.agent, item))
             elif not name:
@@ -270,6 +282,20 @@ class ShardMachine:
             begin = entries.encode(entries.Entry(command.name, (Begin(command.log),)))
             changes.append(self._stream(Streamed(command.name, 1, time_ms, begin)))
         return Decided(decided.position, decided.changed)
+
+    def _begin_history(
+        self, position: int, time_ms: int, item: Item, changes: list[ShardChange]
+    ) -> ShardAnswer:
+        new = shard_entries.history_of(item)
+        # One that began later was begun for this loss, too, and the lost ones have no token of it.
+        began = self._execute(
+            "UPDATE shard SET history = ?, since_ms = ? WHERE since_ms <= ?",
+            (new.history, time_ms, new.lost_ms),
+        ).rowcount
+        if not began:
+            return Denied(entries.EXISTS)
+        changes.append(HistoryBegan(new.history))
+        return Decided(position, 1)
 
     def _claim(self, position: int, time_ms: int, agent: int, item: Item) -> ShardAnswer:
         hold_ms = shard_entries.claim_of(item).hold_ms

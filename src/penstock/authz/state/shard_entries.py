@@ -21,6 +21,9 @@ epoch."""
 CLAIM: Final = "!claim"
 """In the same place: an instance is going to take snapshots."""
 
+HISTORY: Final = "!history"
+"""In the same place: the journal has come back older, and tokens from before are void."""
+
 
 class Item(msgspec.Struct, frozen=True, array_like=True):
     """A command of an environment; of the directory, if `environment` is empty.
@@ -46,6 +49,13 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
     """An instance takes snapshots, for so many milliseconds alone."""
 
     hold_ms: int
+
+
+class NewHistory(msgspec.Struct, frozen=True, array_like=True):
+    """Begin a history, unless one has begun since a journal time, up to which some are lost."""
+
+    lost_ms: int
+    history: bytes
 
 
 class ShardEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -98,6 +108,7 @@ _entry_decoder = msgspec.msgpack.Decoder(ShardEntry)
 _answers_decoder = msgspec.msgpack.Decoder(list[Placed | Decided | Denied | Unordered])
 _command_decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 _opening_decoder = msgspec.msgpack.Decoder(Opening)
+_history_decoder = msgspec.msgpack.Decoder(NewHistory)
 _claim_decoder = msgspec.msgpack.Decoder(Claim)
 _MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -168,6 +179,20 @@ def claim_of(found: Item) -> Claim:
     """Read what a claim says. Raises: as `decode`."""
     try:
         return _claim_decoder.decode(found.command)
+    except _MALFORMED as error:
+        raise _corrupt(str(error)) from error
+
+
+def new_history(lost_ms: int, history: bytes) -> Item:
+    """Make the item that begins a history."""
+    command = _encoder.encode(NewHistory(lost_ms, history))
+    return Item(HISTORY, is_alone=False, command=msgspec.Raw(command))
+
+
+def history_of(found: Item) -> NewHistory:
+    """Read what such an item says. Raises: as `decode`."""
+    try:
+        return _history_decoder.decode(found.command)
     except _MALFORMED as error:
         raise _corrupt(str(error)) from error
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.authz.service import tokens
 from penstock.authz.service.following import INLINE_BYTES_MAX
 from penstock.authz.state.entries import Done
-from penstock.model.errors import FencedError, InDoubtError, RetryableError
+from penstock.model.errors import FencedError, InDoubtError, JournalOlderError, RetryableError
 from support.authz import write
 from support.authz_world import (
     contents,
@@ -247,3 +248,68 @@ async def test_a_start_is_tried_again(world):
     token = await written_for_sure(one.environment("default"), "alice")
     await two.environment("default").reach(token)
     assert roles_of(path_of(two)) == {"alice"}
+
+
+async def came_back_older(world):
+    """Two instances that had applied what is lost, stopped, and a third that began after it; the
+    token of what is lost."""
+    one, two = await world.started("one"), await world.started("two")
+    await set_roles_policy(one.environment("default"))
+    kept = await written_for_sure(one.environment("default"), "kept")
+    before = world.journal.head
+    await two.environment("default").reach(kept)
+    lost = await written_for_sure(one.environment("default"), "lost")
+    await two.environment("default").reach(lost)
+    world.journal.come_back_older(before)
+    await asyncio.sleep(10)
+    for service in (one, two):
+        assert isinstance(service.failed.exception(), JournalOlderError)
+        await world.close(service)
+    return lost, await world.started("three")
+
+
+async def test_a_token_of_what_is_lost_asks_for_nothing(world):
+    lost, three = await came_back_older(world)
+    # Before any instance has said so, the token may still be one of what is to come.
+    with pytest.raises(RetryableError, match="isn't here yet"):
+        await three.environment("default").reach(lost)
+    one, two = await world.started("one"), await world.started("two")
+    assert one.shard.history == two.shard.history != b""
+    for service in (one, two, three):
+        await service.environment("default").reach(lost)
+        assert service.environment("default").is_reached(lost)
+        assert roles_of(path_of(service)) == {"kept"}
+    new = await written_for_sure(one.environment("default"), "new")
+    await two.environment("default").reach(new)
+    assert roles_of(path_of(two)) == {"kept", "new"}
+    # Both had applied the loss, and the later one's history would void what was given since.
+    assert not any((service.data / "lost").exists() for service in (one, two))
+
+
+async def test_a_token_of_a_new_history_waits_where_that_is_not_known(world):
+    _, three = await came_back_older(world)
+    world.journal.faults = JournalFaults(lost_hint_permille=1000)
+    one = await world.started("one")
+    new = await written_for_sure(one.environment("default"), "new")
+    # It reads the journal now and then, and hasn't heard of the history.
+    assert three.shard.history == b""
+    environment = three.environment("default")
+    assert not environment.is_reached(new)
+    await environment.reach(new)
+    assert roles_of(environment.path) == {"kept", "new"}
+    assert three.shard.history == one.shard.history
+
+
+async def test_a_stranger_s_token_costs_one_look(world):
+    service = await world.started("one")
+    await service.directory.create_environment("other")
+    other, environment = service.environment("other"), service.environment("default")
+    await set_roles_policy(other)
+    token = await written_for_sure(other, "alice")
+    assert not environment.is_reached(token)
+    await environment.reach(token)
+    assert environment.is_reached(token)
+    assert environment.is_reached("nonsense")
+    world.journal.go_away()
+    await asyncio.sleep(10)
+    assert environment.is_reached(tokens.encode(b"stranger", 5))

@@ -5,7 +5,7 @@ import pytest
 from penstock.authz.state import entries, shard_entries
 from penstock.authz.state import shard as module
 from penstock.authz.state.entries import AddKey, Clear, CreateEnvironment, decode
-from penstock.authz.state.shard import DirectoryChanged, ShardMachine, Streamed
+from penstock.authz.state.shard import DirectoryChanged, HistoryBegan, ShardMachine, Streamed
 from penstock.authz.state.shard_entries import Decided, Denied, Placed, Unordered, item
 from penstock.model.errors import CorruptDataError
 from penstock.order.outcome import Standing
@@ -146,3 +146,31 @@ def test_a_seal_changes_nothing_and_damage_is_an_error(shard):
     assert shard.replica.apply(b"", stamp_ms=5).outcome.answers == []
     with pytest.raises(CorruptDataError, match="version 9"):
         shard.replica.apply(b"\x09", stamp_ms=5)
+
+
+def test_a_history_begins_once_for_a_loss(shard):
+    def began(n, lost_ms, history):
+        found = shard.row(1, 10, n, shard_entries.new_history(lost_ms, history))
+        stored = shard.machine._execute("SELECT history, since_ms FROM shard").fetchone()
+        return found.answers, found.changes, stored
+
+    assert shard.machine._execute("SELECT history FROM shard").fetchone() == (b"",)
+    # Journal time is 5 here.
+    assert began(1, 4, b"history1") == (
+        [Decided(2, 1)],
+        [HistoryBegan(b"history1")],
+        (b"history1", 5),
+    )
+    # Another instance had applied less, or more, of what was lost.
+    assert began(2, 3, b"history2") == ([Denied(entries.EXISTS)], [], (b"history1", 5))
+    # Entries of this history are lost now.
+    assert began(3, 6, b"history3")[2] == (b"history3", 5)
+
+
+def test_a_claim_holds_for_a_time(shard):
+    shard.row(2, 10, 0, opening())
+    assert shard.row(1, 10, 1, shard_entries.claim(100)).answers == [Decided(3, 1)]
+    assert shard.row(2, 10, 1, shard_entries.claim(100)).answers == [Denied(entries.EXISTS)]
+    assert shard.row(1, 10, 2, shard_entries.claim(100)).answers == [Decided(5, 1)]
+    later = shard_entries.encode(EntryKey(2, 10, 2), 7, [shard_entries.claim(100)])
+    assert shard.replica.apply(later, stamp_ms=105).outcome.answers == [Decided(6, 1)]
