@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from penstock.kafka.admin.mutations import Mutations
+from penstock.kafka.context import RequestContext
+from penstock.kafka.handlers import alter_client_quotas
 from support.api_client import ApiClient
 from support.log_rig import Rig
 
@@ -119,6 +122,21 @@ async def test_each_entity_is_changed_whole_or_refused(client: ApiClient) -> Non
     assert await describe(client) == {(("client-id", "good"),): {RATE: 1.0}}
 
 
+async def test_more_entities_than_there_may_be_are_refused(
+    client: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alter_client_quotas, "ENTITIES_MAX", 2)
+    entries: list[Any] = [((("user", name),), {RATE: 1.0}) for name in "abc"]
+    assert await alter(client, *entries) == ["none", "none", "policy_violation"]
+    # What is there may change, and what goes makes room.
+    assert await alter(client, ((("user", "a"),), {RATE: 2.0}), entries[2]) == [
+        "none",
+        "policy_violation",
+    ]
+    assert await alter(client, ((("user", "a"),), {RATE: None})) == ["none"]
+    assert await alter(client, entries[2]) == ["none"]
+
+
 async def test_a_key_that_is_there_twice_is_refused(client: ApiClient) -> None:
     part = partial(client.part, "alter_client_quotas", 1)
     ops = tuple(part("OpData", key=RATE, value=value, remove=False) for value in (1.0, 2.0))
@@ -184,6 +202,21 @@ async def create(client: ApiClient, version: int, *names: str, partitions: int =
     return await client.call(
         "create_topics", version, topics=topics, timeout=SOON, validate_only=False
     )
+
+
+@pytest.mark.parametrize("version", [6, 7])
+async def test_the_answer_says_for_how_long_to_wait(client: ApiClient, version: int) -> None:
+    await alter(client, ((("client-id", "client"),), {"controller_mutation_rate": 1.0}))
+    context = RequestContext(19, version, 1, "client", "h", client.broker, client.connection)
+    mutations = Mutations(context, "create_topics")
+    assert mutations.refusal(10) is None
+    assert context.throttle_s == 0
+    assert mutations.refusal(5) is None
+    assert 4 < context.throttle_s <= 5
+    refused = mutations.refusal(1)
+    assert refused is not None
+    assert "5.0 s" in (refused.message or "")
+    assert context.throttle_s <= 5, "what was refused is not charged"
 
 
 async def test_a_client_that_creates_too_much_is_refused_from_the_version_that_knows_it(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.kafka.broker import Broker
+from penstock.kafka.net.connection import ITEMS_MAX
 from penstock.security.quota import (
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
@@ -84,6 +85,74 @@ async def test_others_are_served_meanwhile_and_the_muted_one_when_the_server_dra
         await server.drain(DEADLINE_S)
         # What was not read is as if it had not come.
         assert await ended(reader)
+
+
+async def test_what_waits_behind_a_produce_under_way_is_served_when_the_server_drains(
+    broker: Broker, raw: Any
+) -> None:
+    produce = Held()
+    states: list[Any] = []
+
+    def serve(context: Any, body: memoryview) -> Any:
+        states.append(context.connection)
+        if len(states) == 2:
+            context.connection.items += ITEMS_MAX
+        return produce(context, body)
+
+    raw(PRODUCE, serve)
+    limit(broker, PRODUCER_BYTE_RATE, 10)
+    async with serving(broker) as (server, connect):
+        reader, writer = await connect()
+        for number, byte_count in enumerate((100_000, 1, 1)):
+            writer.write(request(PRODUCE, 3, number, bytes(byte_count)))
+        await until(lambda: len(produce.futures) == 2)
+        await turns()
+        produce.futures[0].set_result([EMPTY])
+        assert waited_ms((await reply(reader))[1]) > 9_000_000
+        states[0].items -= ITEMS_MAX
+        await turns()
+        assert len(produce.futures) == 2
+        draining = asyncio.create_task(server.drain(DEADLINE_S))
+        await until(lambda: len(produce.futures) == 3)
+        for future in produce.futures[1:]:
+            future.set_result([EMPTY])
+        assert [(await reply(reader))[0] for _ in range(2)] == [1, 2]
+        await draining
+
+
+async def test_the_longer_of_two_waits_holds(broker: Broker, raw: Any) -> None:
+    produce = Held()
+    raw(PRODUCE, produce)
+    limit(broker, PRODUCER_BYTE_RATE, 1_000)
+    async with serving(broker) as (_, connect):
+        reader, writer = await connect()
+        writer.write(request(PRODUCE, 3, 1, bytes(10_200)) + request(PRODUCE, 3, 2, bytes(400)))
+        await until(lambda: len(produce.futures) == 2)
+        waits = []
+        for future in produce.futures:
+            future.set_result([EMPTY])
+            waits.append(waited_ms((await reply(reader))[1]))
+        answered_s = asyncio.get_running_loop().time()
+        assert waits[0] < waits[1]
+        writer.write(request(PRODUCE, 3, 3, b"x"))
+        await until(lambda: len(produce.futures) == 3)
+        assert asyncio.get_running_loop().time() - answered_s >= waits[1] / 1000 - 0.2
+        produce.futures[2].set_result([EMPTY])
+        assert (await reply(reader))[0] == 3
+
+
+async def test_a_muted_client_is_not_read_from(broker: Broker, raw: Any) -> None:
+    raw(PRODUCE, Noted())
+    limit(broker, PRODUCER_BYTE_RATE, 10)
+    async with serving(broker) as (server, connect):
+        reader, writer = await connect()
+        writer.write(request(PRODUCE, 3, 1, bytes(100_000)))
+        await reply(reader)
+        for number in range(200):
+            writer.write(request(PRODUCE, 3, number, bytes(10_000)))
+        for _ in range(10):
+            await turns()
+            assert server.data.used_bytes < 128 << 10, "2 MB are sent"
 
 
 async def test_a_fetch_is_charged_by_its_answer_and_bounded_by_a_burst(
