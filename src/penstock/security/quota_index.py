@@ -20,6 +20,8 @@ from penstock.security.quota import (
     plain_ip,
 )
 
+FOUND_MAX: Final = 10_000
+"""Clients and keys whose limit is kept at hand."""
 _NONE: Final[Mapping[str, float]] = {}
 
 
@@ -38,8 +40,8 @@ class QuotaIndex:
     def __init__(self) -> None:
         self._by_entity: dict[QuotaEntity, dict[str, float]] = {}
         self._counts: Counter[str] = Counter()
-        self.generation = 0
-        """Grows with each change."""
+        self._found: dict[tuple[str, str, str], Limit | None] = {}
+        """The limits that were looked for since the last change: each request looks again."""
 
     def __len__(self) -> int:
         """Return the number of entities that have quotas."""
@@ -68,7 +70,7 @@ class QuotaIndex:
 
     def change(self, changes: Iterable[QuotaChange]) -> None:
         """Apply changes, in their order."""
-        self.generation += 1
+        self._found.clear()
         for change in changes:
             own = self._by_entity.setdefault(change.entity, {})
             known = change.key in own
@@ -90,6 +92,26 @@ class QuotaIndex:
         """
         if not self._counts[key]:
             return None
+        asked = (key, user, client_id)
+        if asked in self._found:
+            return self._found[asked]
+        if len(self._found) >= FOUND_MAX:
+            self._found.clear()
+        found = self._found[asked] = self._search(key, user, client_id)
+        return found
+
+    def connection_limit(self, address: str) -> Limit | None:
+        """Return how many connections per second an address may open; None: any number."""
+        if not self._counts[CONNECTION_CREATION_RATE]:
+            return None
+        own = QuotaEntity(ip=plain_ip(address))
+        for entity in (own, QuotaEntity(ip=DEFAULT)):
+            rate = self._by_entity.get(entity, _NONE).get(CONNECTION_CREATION_RATE)
+            if rate is not None:
+                return Limit(rate, own)
+        return None
+
+    def _search(self, key: str, user: str, client_id: str) -> Limit | None:
         both = QuotaEntity(user, client_id)
         of_user, of_client = QuotaEntity(user), QuotaEntity(None, client_id)
         for entity, shared_by in (
@@ -105,15 +127,4 @@ class QuotaIndex:
             rate = self._by_entity.get(entity, _NONE).get(key)
             if rate is not None:
                 return Limit(rate, shared_by)
-        return None
-
-    def connection_limit(self, address: str) -> Limit | None:
-        """Return how many connections per second an address may open; None: any number."""
-        if not self._counts[CONNECTION_CREATION_RATE]:
-            return None
-        own = QuotaEntity(ip=plain_ip(address))
-        for entity in (own, QuotaEntity(ip=DEFAULT)):
-            rate = self._by_entity.get(entity, _NONE).get(CONNECTION_CREATION_RATE)
-            if rate is not None:
-                return Limit(rate, own)
         return None

@@ -5,6 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.security import quota_index
 from penstock.security.quota import (
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
@@ -51,10 +52,23 @@ def naive(quotas: dict[tuple[QuotaEntity, str], float], key: str, user: str, cli
     return None
 
 
+def test_limits_are_kept_at_hand_for_so_many_clients(monkeypatch):
+    monkeypatch.setattr(quota_index, "FOUND_MAX", 3)
+    index = QuotaIndex()
+    index.change([QuotaChange(QuotaEntity(None, ""), PRODUCER_BYTE_RATE, 5.0)])
+    for client in range(100):
+        for _ in range(2):
+            found = index.limit(PRODUCER_BYTE_RATE, "u", str(client))
+            assert found == Limit(5.0, QuotaEntity(None, str(client)))
+        assert len(index._found) <= 3
+
+
 @given(changes, changes)
 def test_the_most_specific_quota_of_a_key_holds(first, then):
     index = QuotaIndex()
     index.replace(first)
+    for user, client in itertools.product(("a", "b"), ("a", "b")):
+        index.limit(PRODUCER_BYTE_RATE, user, client)
     index.change(then)
     quotas: dict[tuple[QuotaEntity, str], float] = {}
     for change in (*first, *then):
