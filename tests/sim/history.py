@@ -109,6 +109,8 @@ class History:
         self._offsets: dict[tuple[str, Place], CommittedOffset] = defaultdict(CommittedOffset)
         self.committed: dict[tuple[str, Place], CommittedOffset] = {}
         """Those of which somebody was told anything."""
+        self._generations_of_commits: dict[tuple[str, int, Place], tuple[int, float]] = {}
+        """The greatest generation of a commit that was acknowledged, and when it was first."""
         self.group_lives: Counter[str] = Counter()
         """How often each group was deleted."""
         self.generations: dict[tuple[str, int, int], str] = {}
@@ -366,6 +368,24 @@ class History:
         """It was acknowledged."""
         self._known(commit.group, commit.place).done(commit, self._world.loop.time())
         self.count("committed")
+
+    def committed_in_order(self, commit: Commit, life: int) -> None:
+        """A member's commit was acknowledged, in a group whose members have a partition one after
+        the other: none of an earlier generation is taken that was begun after one of a later.
+
+        Args:
+            life: of the group, now.
+        """
+        key = (commit.group, life, commit.place)
+        greatest, ended_s = self._generations_of_commits.get(key, (-1, 0.0))
+        if commit.generation < greatest and commit.began_s > ended_s:
+            self.violate(
+                "two-owners",
+                f"{commit.group} {commit.place}: a commit of generation {commit.generation} was"
+                f" taken after one of {greatest}",
+            )
+        if commit.generation > greatest:
+            self._generations_of_commits[key] = (commit.generation, self._world.loop.time())
 
     def commit_refused(self, commit: Commit) -> None:
         """It was answered with an error."""

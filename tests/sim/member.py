@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.kafka.errors import ErrorCode
 from sim.actors import Actor
+from sim.commits import Commit
 from sim.connections import BrokenError
 from sim.history import Place
 from sim.wire import CLASSIC_METADATA, error_name
@@ -166,4 +167,7 @@ class Member(Actor):
             self.history.commit_refused(commit)
             self._failed(code)
         else:
-            self.history.committed_offset(commit)
+            self._committed(commit)
+
+    def _committed(self, commit: Commit) -> None:
+        self.history.committed_offset(commit)

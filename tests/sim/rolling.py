@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.groups.subscription import read_assignment, write_assignment
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.wire import schema
+from sim.commits import Commit
 from sim.connections import BrokenError
 from sim.member import Member
 from sim.wire import error_name
@@ -81,6 +82,10 @@ class RollingMember(Member):
     def _assigned(self, leader: str, share: list[int], life: int) -> None:
         del leader  # In a consumer group there is none.
         self.history.assigned_to(self.group, self.generation, "", share, self.member, life=life)
+
+    def _committed(self, commit: Commit) -> None:
+        super()._committed(commit)
+        self.history.committed_in_order(commit, self.history.life_of(self.group))
 
     # -- KIP-848 -----------------------------------------------------------------------------------
 

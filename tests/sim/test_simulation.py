@@ -189,6 +189,19 @@ def test_two_generations_and_two_owners(history: Any) -> None:
         history.assigned_to("g", 1, "m", [0], "n", life=0)
 
 
+def test_a_commit_of_an_earlier_owner(history: Any) -> None:
+    early, begun_before = (history.committing("g", PLACE, 1, generation=1) for _ in range(2))
+    history.committed_in_order(early, 0)
+    _World.loop.now_s = 6.0
+    history.committed_in_order(history.committing("g", PLACE, 2, generation=2), 0)
+    history.committed_in_order(begun_before, 0)
+    _World.loop.now_s = 7.0
+    late = history.committing("g", PLACE, 1, generation=1)
+    history.committed_in_order(late, 1)
+    with _broken("two-owners"):
+        history.committed_in_order(late, 0)
+
+
 class _Restored:
     """As much of a restored cluster's oracle as the history asks."""
 
