@@ -4,8 +4,9 @@ A suite is a folder of tests; one that does not exist is left out. A budget is t
 machine of two cores took; a suite above it is marked and fails nothing, since a busy machine is no
 defect.
 What simulates computes all the time, in time of its own; suites of real processes wait half the
-time. So two of those suites run at a time, and the simulations beside them at the lowest priority,
-which takes no core from a process under test. What each prints is kept, and printed when it ends.
+time. So two of those suites run at a time, and the simulations beside all others at the lowest
+priority, which takes no core from a process under test. What each of these prints is kept, and
+printed when it ends.
 Order, Hypothesis' examples and the simulation's seeds follow from the tree of the last commit: the
 same tree has the same ones wherever it is tested, so that what failed is met again, and each commit
 has new ones. So does the third of the planted bugs that is looked for; `make planted` looks for all
@@ -58,7 +59,7 @@ class Stage:
     is_counted: bool = False
     """Its last line says how many passed and failed."""
     is_beside: bool = False
-    """It runs while the stages do that wait."""
+    """It runs all the while, at the lowest priority."""
     waits: bool = False
     """It leaves the processor half idle, and runs together with others that wait."""
 
@@ -69,7 +70,7 @@ def waiting(stage: Stage) -> Stage:
 
 
 def beside(stage: Stage) -> Stage:
-    """A stage that runs while others wait, at the lowest priority."""
+    """A stage that gets what time of the processor the others leave."""
     return replace(stage, is_beside=True, command=("nice", "-n", "19", *stage.command))
 
 
@@ -96,7 +97,7 @@ STAGES = (
     Stage("mypy --strict", (str(BIN / "mypy"),), 25),
     Stage("import-linter", (str(BIN / "lint-imports"),), 5),
     suite("tests/unit", 550, *IN_THREE),
-    # In this order: the last ones may still run when nothing waits any more.
+    # In this order: the last ones may still run when nothing else does.
     beside(suite("tests/sim", 800)),
     beside(program("planted bugs", 600, "tests/sim/planted.py", f"--by={SEED}", "--one-in=3")),
     beside(program("seeds", 600, "tests/sim/run.py", f"--base={SEED}", "--count=75")),
@@ -203,14 +204,14 @@ class Lanes:
 
 
 def run_all(stages: Sequence[Stage]) -> list[Outcome]:
-    """Run stages in their order: those that wait two at a time, and from their beginning on those
-    that are `is_beside`."""
+    """Run stages in their order, those that wait two at a time, and all the while those that are
+    `is_beside`."""
     beside_them = Lanes([stage for stage in stages if stage.is_beside], 1)
     others = [stage for stage in stages if not stage.is_beside]
     outcomes: list[Outcome] = []
+    beside_them.begin()
     for waits, group in groupby(others, key=lambda stage: stage.waits):
         if waits:
-            beside_them.begin()
             outcomes += Lanes(list(group), LANES).finish()
         else:
             outcomes += [run(stage, show_at_once) for stage in group]
