@@ -266,6 +266,7 @@ async def test_agents_whose_states_differ_archive_and_delete_nothing(world: Worl
     assert any(name.startswith("archive/") for name in world.store.objects), "it was due"
 
 
+@pytest.mark.slow
 async def test_time_outs_of_transactions_are_those_of_whichever_agent_is_alive(
     world: World,
 ) -> None:

@@ -130,6 +130,7 @@ def shards_rest(server: Server) -> bool:
     return server.settings.workers == 1 or all(plan == ShardPlan() for plan in plans)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_a_committed_offset_does_not_go_back(
     tmp_path: Path, disk: Disk, workers: int

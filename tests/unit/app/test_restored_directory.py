@@ -66,6 +66,7 @@ def copy(bucket: Path, data: Path, _from: str, _to: str, listed: Any, _due: obje
         path.write_bytes((bucket / key).read_bytes())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copies", [False, True], ids=["named", "copied"])
 def test_a_restore_that_is_cut_before_its_database_is_there_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, copies: bool
@@ -137,6 +138,7 @@ async def start(settings: ServerSettings) -> None:
     await server.stop()
 
 
+@pytest.mark.slow
 def test_what_it_began_with_outlives_a_crash_and_the_loss_of_the_database(tmp_path: Path) -> None:
     bucket, data = bucket_on_disk(tmp_path), tmp_path / "data"
     data.mkdir()
@@ -155,6 +157,7 @@ def test_what_it_began_with_outlives_a_crash_and_the_loss_of_the_database(tmp_pa
     assert sorted(serve(data)) == everything
 
 
+@pytest.mark.slow
 def test_each_worker_counts_what_it_asks_of_the_parents_store(tmp_path: Path) -> None:
     bucket, data = bucket_on_disk(tmp_path), tmp_path / "data"
     data.mkdir()

@@ -105,6 +105,7 @@ def read(server: Server, topic: str, count: int) -> list[bytes]:
 VALUES = [str(number).encode() * 10 for number in range(200)]
 
 
+@pytest.mark.slow
 def test_what_is_produced_is_there_after_a_restart_under_the_same_identity(tmp_path: Path) -> None:
     def first(server: Server) -> tuple[str, int]:
         with connect(server) as client:
@@ -211,6 +212,7 @@ def run_async(work: Awaitable[T]) -> T:
     return asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_backup_of_a_live_server_is_whole_and_restores_to_the_same(tmp_path: Path) -> None:
     target = tmp_path / "backup"
 

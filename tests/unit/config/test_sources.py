@@ -77,6 +77,7 @@ def test_an_unknown_variable_is_refused_with_the_nearest_name(
     assert next(iter(environment)) in str(refusal.value)
 
 
+@pytest.mark.slow
 def test_whatever_variable_some_part_of_the_program_reads_a_server_puts_up_with(
     tmp_path: Path,
 ) -> None:

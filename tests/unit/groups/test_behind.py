@@ -60,6 +60,7 @@ async def agent_and_newcomer(world: World, disk: Disk) -> tuple[ClusterAgent, Cl
     return agent, newcomer
 
 
+@pytest.mark.slow
 async def test_shards_stay_with_a_live_agent_until_the_next_can_read_their_groups(
     world: World, disk: Disk
 ) -> None:
@@ -72,6 +73,7 @@ async def test_shards_stay_with_a_live_agent_until_the_next_can_read_their_group
     assert agent.shards_of(2) > 10
 
 
+@pytest.mark.slow
 async def test_shards_of_a_drained_agent_are_claimed_by_one_that_cannot_read_their_groups(
     world: World, disk: Disk
 ) -> None:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from penstock.groups.deletion import ROWS_MAX
 from penstock.groups.errors import GroupError
 from penstock.model.errors import RetryableError
@@ -40,6 +42,7 @@ def rows_of(commands: Sequence[AnyCommand], offsets: dict[str, int]) -> list[int
     return rows
 
 
+@pytest.mark.slow
 async def test_an_entry_deletes_so_many_rows_whatever_the_groups_hold(tmp_path: Path) -> None:
     one = world(tmp_path)
     offsets = {"long": MANY, "full": ROWS_MAX} | {f"g{number}": 150 for number in range(12)}

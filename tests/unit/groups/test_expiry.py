@@ -66,6 +66,7 @@ async def test_a_damaged_group_keeps_no_other_from_expiring(
     await one.close()
 
 
+@pytest.mark.slow
 async def test_an_offset_that_is_committed_between_two_looks_stays(tmp_path: Path) -> None:
     one = world(tmp_path)
     await with_offsets(one, "g", MANY)
@@ -113,6 +114,7 @@ GROUPS = st.lists(
 """Of each group, of each of its offsets whether it is old."""
 
 
+@pytest.mark.slow
 @given(groups=GROUPS, groups_max=st.integers(1, 4))
 def test_in_the_end_all_is_gone_that_is_old_and_nothing_else(
     groups: list[list[bool]], groups_max: int

@@ -56,6 +56,7 @@ class Noted:
         return await self._commit(commands)
 
 
+@pytest.mark.slow
 async def test_offsets_are_read_some_a_turn(one: World) -> None:
     pages: list[int] = []
     read = one.queries.group_offsets_page
@@ -76,6 +77,7 @@ async def test_offsets_are_read_some_a_turn(one: World) -> None:
     assert len(set(pages)) == len(pages)
 
 
+@pytest.mark.slow
 async def test_what_is_committed_and_deleted_while_they_are_read_is_not_lost(one: World) -> None:
     topic_id = one.topic("flights").topic_id
     reading = asyncio.ensure_future(one.groups.fetch_offsets("g"))

@@ -15,7 +15,6 @@ from penstock.state.cluster_tables import GROUP_SHARDS, group_shard
 from penstock.state.commands import ClaimShard
 from support.cluster_face import ClusterAgent, World
 from support.group_client import GroupClient
-from support.slow import slow_unless
 from support.waiting import until
 
 STALE_S = 0.75
@@ -38,6 +37,7 @@ async def member(world: World, group_id: str = "g", **options: float) -> GroupCl
     return client
 
 
+@pytest.mark.slow
 async def test_every_shard_has_one_owner_and_all_agree(world: World) -> None:
     agents = await world.cluster(1, 2, 3)
     await asyncio.sleep(10)
@@ -69,6 +69,7 @@ async def test_a_group_goes_on_where_its_killed_coordinator_left_it(world: World
     assert await client.committed() == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 async def test_a_stopped_coordinator_that_wakes_answers_for_nobody(world: World, seed: int) -> None:
     agents = await world.cluster(1, 2, 3)
@@ -106,6 +107,7 @@ async def test_a_stopped_coordinator_that_wakes_answers_for_nobody(world: World,
     assert await client.heartbeat() == 0
 
 
+@pytest.mark.slow
 async def test_a_coordinator_that_lags_serves_no_longer_than_its_head_is_fresh(
     world: World,
 ) -> None:
@@ -139,6 +141,7 @@ def owner_of_as_seen(agent: ClusterAgent, group_id: str) -> int | None:
     return agent.view.shard_owner(group_shard(group_id))
 
 
+@pytest.mark.slow
 async def test_what_waits_at_a_drained_coordinator_is_told_to_look_elsewhere(world: World) -> None:
     agents = await world.cluster(1, 2, 3)
     await agents[0].topic("flights")
@@ -167,6 +170,7 @@ async def test_what_waits_at_a_drained_coordinator_is_told_to_look_elsewhere(wor
     assert found.node_id == owner_of(world, "g").agent_id != owner.agent_id
 
 
+@pytest.mark.slow
 async def test_a_new_agent_gets_its_share_after_a_while_and_in_turns(world: World) -> None:
     agents = await world.cluster(1, 2)
     await asyncio.sleep(10)
@@ -330,6 +334,7 @@ async def test_a_newcomer_of_another_client_id_takes_nobodys_place(world: World)
     await asyncio.gather(silent.join(session_s=10.0), joining)
 
 
+@pytest.mark.slow
 async def test_a_member_that_dies_with_its_coordinator_is_missed_by_the_next(world: World) -> None:
     """Its session runs on without anybody asking for the group."""
     agents = await world.cluster(1, 2, 3)
@@ -373,7 +378,8 @@ async def test_tools_see_each_group_once_and_delete_groups_of_many_shards(world:
             assert described.group_state == "Dead"
 
 
-@pytest.mark.parametrize("seed", slow_unless(lambda seed: seed == 0, range(3)))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
 async def test_no_committed_offset_is_lost_whatever_becomes_of_coordinators(
     world: World, seed: int
 ) -> None:
@@ -442,6 +448,7 @@ async def test_no_committed_offset_is_lost_whatever_becomes_of_coordinators(
     assert all(offset > 5 for offset in acked.values()), acked
 
 
+@pytest.mark.slow
 async def test_an_agent_that_is_cut_off_names_no_coordinator(world: World) -> None:
     """Neither itself nor another: both may be another's by now. Clients ask another agent."""
     await world.cluster(1, 2, 3)
@@ -463,6 +470,7 @@ async def test_an_agent_that_is_cut_off_names_no_coordinator(world: World) -> No
     assert await client.heartbeat_at(owner) == 15
 
 
+@pytest.mark.slow
 async def test_an_agent_that_is_quiet_is_named_as_no_coordinator(world: World) -> None:
     """A client that is sent to one that is gone loses time with it."""
     agents = await world.cluster(1, 2, 3)
@@ -480,6 +488,7 @@ async def test_an_agent_that_is_quiet_is_named_as_no_coordinator(world: World) -
     )
 
 
+@pytest.mark.slow
 async def test_a_claim_without_an_answer_says_how_long_it_was_waited_for(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -58,6 +58,7 @@ async def end_of_epoch(agent: ClusterAgent) -> int:
     return int(one.end_offset)
 
 
+@pytest.mark.slow
 async def test_what_one_agent_has_created_another_does_not_deny(world: World) -> None:
     first, second = await world.cluster(1, 2)
     second.journal.lag_s = LAG_S
@@ -183,6 +184,7 @@ ASKED = {
 }
 
 
+@pytest.mark.slow
 async def test_a_name_that_another_agent_has_freed_is_free(world: World) -> None:
     first, second = await world.cluster(1, 2)
     topic = await first.topic("flights")
@@ -235,6 +237,7 @@ async def test_a_member_that_another_agent_knows_is_not_denied(world: World) -> 
 # -- the journal is away -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_while_the_journal_is_away_what_is_known_is_told_and_nothing_is_denied(
     world: World,
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from penstock.kafka.connection_state import ConnectionState
 from penstock.kafka.errors import ErrorCode
 from support.cluster_calls import fetch, zoned
@@ -14,6 +16,7 @@ LAG_S = 0.3
 """A row comes up to twice as late; an agent whose head is 0.75 s old sends clients elsewhere."""
 
 
+@pytest.mark.slow
 async def test_an_offset_that_another_agent_has_told_is_not_out_of_range(world: World) -> None:
     first, second = await world.cluster(1, 2)
     second.journal.lag_s = LAG_S
@@ -99,6 +102,7 @@ async def test_a_fetch_that_waits_at_an_agent_that_is_cut_off_alone_is_woken(wor
     assert world.loop.time() - woken_s < 1, "not at the end of its wait"
 
 
+@pytest.mark.slow
 async def test_an_agent_whose_journal_is_cut_sends_waiting_fetches_to_others(world: World) -> None:
     """From the start of the agent on, and by what the others answer it."""
     first, second = await world.cluster(1, 2)
@@ -118,6 +122,7 @@ async def wake_all(agent: ClusterAgent) -> None:
     agent.log.waiters.wake_in_turns(asyncio.get_running_loop().call_soon)
 
 
+@pytest.mark.slow
 async def test_fetches_go_on_while_the_journal_is_away(world: World) -> None:
     first, second = await world.cluster(1, 2)
     await first.topic("flights")
@@ -134,6 +139,7 @@ async def test_fetches_go_on_while_the_journal_is_away(world: World) -> None:
     assert unknown.error_code.value == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+@pytest.mark.slow
 async def test_a_consumer_with_a_rack_is_sent_to_its_zone(world: World) -> None:
     agents = await zoned(world)
     await agents[0].produce("flights", 0, 5)

@@ -63,6 +63,7 @@ async def test_clients_are_shown_agents_of_their_zone_as_leaders(world: World) -
     }
 
 
+@pytest.mark.slow
 async def test_leaders_move_only_with_agents_that_come_and_go(world: World) -> None:
     agents = await zoned(world)
 
@@ -94,6 +95,7 @@ async def test_an_agent_that_is_drained_is_shown_and_leads_nothing(world: World)
     assert error == 0
 
 
+@pytest.mark.slow
 async def test_sizes_of_partitions_are_told_once_in_the_whole_cluster(world: World) -> None:
     agents = await zoned(world)
     told: Counter[int] = Counter()
@@ -185,6 +187,7 @@ async def test_replicas_are_the_same_wherever_a_client_asks(world: World, factor
     assert default.value == "3"
 
 
+@pytest.mark.slow
 async def test_a_topic_that_wants_more_in_sync_replicas_looks_healthy(world: World) -> None:
     agents = await zoned(world, level_max=FEATURE_LEVEL_MAX)
     config = agents[0].part(

@@ -103,6 +103,7 @@ def test_configs_cost_little_for_each_further_topic(
     assert calls_of(lambda: describe(200)) - calls_of(lambda: describe(10)) < 190 * 3500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", "ab_")
 def test_checking_new_topics_costs_as_much_for_each(
     call: Any, request_of: Any, part_of: Any, add_topic: Any, sign: str

@@ -103,6 +103,7 @@ CHANGES = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(0.5))
 @given(
     st.lists(st.tuples(REQUEST, CHANGES), min_size=1, max_size=5),

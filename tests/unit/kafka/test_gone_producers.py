@@ -71,6 +71,7 @@ async def test_no_answer_comes_before_what_is_still_checked(
         assert struct.unpack_from(">ihq", answered, 4 + 9 + 4) == (0, 0, 1)
 
 
+@pytest.mark.slow
 async def test_long_produces_of_a_producer_that_is_gone_hold_up_no_others(
     broker: Any, add_topic: Callable[..., Any]
 ) -> None:
@@ -96,6 +97,7 @@ async def test_long_produces_of_a_producer_that_is_gone_hold_up_no_others(
     assert len(appended.batches) == 3_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_what_wants_no_answer_is_appended_though_its_producer_closes(
     broker: Any, add_topic: Callable[..., Any], new_loop: Any

@@ -178,6 +178,7 @@ def test_a_name_that_collides_is_not_created(
     assert topic.error_code == 17
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaders", [(7,), (7, 8, 9)])
 def test_metadata_of_a_partition_costs_few_calls(
     add_topic: Any, broker: Any, leaders: tuple[int, ...]

@@ -132,6 +132,7 @@ async def test_no_request_of_many_partitions_holds_the_loop(client: Client, name
     assert probe.turns > 10
 
 
+@pytest.mark.slow
 async def test_a_session_of_many_partitions_takes_turns_at_each_fetch(
     rig: Rig, client: Client
 ) -> None:
@@ -186,6 +187,7 @@ async def test_what_comes_later_on_a_connection_is_appended_later(rig: Rig, clie
     await until(lambda: client.state.items == 0)
 
 
+@pytest.mark.slow
 async def test_a_long_produce_whose_peer_is_gone_is_forgotten_before_the_log_has_any_of_it(
     rig: Rig, client: Client
 ) -> None:
@@ -230,6 +232,7 @@ async def test_a_long_fetch_is_answered_by_what_comes(rig: Rig, client: Client) 
     await until(lambda: len(rig.log.waiters) == 0)
 
 
+@pytest.mark.slow
 async def test_long_fetches_that_wait_hold_their_frames_alone(rig: Rig, client: Client) -> None:
     def read() -> int:
         return sum(type(one) is FetchPartition for one in gc.get_objects())
@@ -346,6 +349,7 @@ async def test_requests_of_few_partitions_are_answered_without_a_task(client: Cl
     await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_the_texts_of_a_long_answer_take_no_more_than_their_share(client: Client) -> None:
     read = entity_reader(schema.response_types("produce", 8).ProduceResponse)
     answer = await client.ask(produce, 8, produce_body(("t", EMPTY)))

@@ -105,6 +105,7 @@ async def test_produces_behind_one_that_waits_for_room_keep_their_order(limited:
                 before += count
 
 
+@pytest.mark.slow
 async def test_one_that_leaves_while_it_waits_makes_way(limited: Any) -> None:
     Appended(limited)
     async with serving(limited) as (server, connect):

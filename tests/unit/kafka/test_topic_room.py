@@ -88,6 +88,7 @@ STEPS = st.lists(
 """An agent, and what it is asked to create; None: it applies the next entry."""
 
 
+@pytest.mark.slow
 @given(agent_count=st.sampled_from([1, 2, 3]), steps=STEPS)
 async def test_n_agents_go_above_the_limit_by_n_minus_1_requests(
     agent_count: int, steps: list[tuple[int, list[int] | None]]

@@ -212,6 +212,7 @@ def test_a_flipped_bit_is_refused_by_the_crc() -> None:
             decode(damaged)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(5))
 @given(regions(), st.data())
 def test_hostile_bytes_give_our_error_alone(region: bytes, data: st.DataObject) -> None:
@@ -269,6 +270,7 @@ def decode_or_refuse(region: bytearray) -> list[dict[str, object]] | None:
     return decoded.table().to_pylist()
 
 
+@pytest.mark.slow
 def test_a_batch_that_grows_a_thousandfold_takes_no_more_than_its_bound() -> None:
     body = bytes(cramjam.zstd.compress(bytes(200 << 20)))
     batch = sealed(

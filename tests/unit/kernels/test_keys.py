@@ -69,6 +69,7 @@ def batches_of(region: bytes) -> list[memoryview]:
     return out
 
 
+@pytest.mark.slow
 @given(regions(), st.randoms(use_true_random=False), st.sampled_from((1, 1 << 40)))
 def test_index_and_retained_batches_equal_the_twins(region, chance, chunk_bytes) -> None:
     twins = [twin.index_batch(batch, HASH_KEY) for batch in batches_of(region)]
@@ -117,6 +118,7 @@ def test_a_batch_that_keeps_all_is_copied_byte_for_byte(region: bytes) -> None:
     assert len(kept) == 1
 
 
+@pytest.mark.slow
 @given(regions())
 def test_a_retained_batch_keeps_timestamps_under_a_horizon(region: bytes) -> None:
     chunk = key_index(region, HASH_KEY)
@@ -148,6 +150,7 @@ def test_a_region_without_batches_has_no_chunk() -> None:
     assert key_index(b"", HASH_KEY) is None
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(3))
 @given(regions(), st.data())
 def test_hostile_bytes_give_our_error_alone(region: bytes, data: st.DataObject) -> None:

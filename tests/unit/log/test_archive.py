@@ -40,6 +40,7 @@ def damage(cluster: Cluster, key: str, at: int = -1) -> None:
     cluster.store.objects[key] = (bytes(changed), modified_ms)
 
 
+@pytest.mark.slow
 async def test_rows_are_archived_and_trimmed_only_behind_the_second_newest_snapshot(
     cluster: Cluster,
 ) -> None:
@@ -71,6 +72,7 @@ async def test_rows_are_archived_and_trimmed_only_behind_the_second_newest_snaps
     assert await state_of(cluster, "new") == await true_state(agent)
 
 
+@pytest.mark.slow
 async def test_the_schedule_is_kept(cluster: Cluster) -> None:
     agent = await cluster.agent(1)
     archiver = archiver_of(agent)
@@ -90,6 +92,7 @@ async def test_the_schedule_is_kept(cluster: Cluster) -> None:
     assert len(keys(cluster, SNAPSHOTS_PREFIX)) == before + 1
 
 
+@pytest.mark.slow
 async def test_a_damaged_snapshot_is_passed_over_for_an_older_one(cluster: Cluster) -> None:
     agent = await cluster.agent(1)
     archiver = archiver_of(agent)
@@ -118,6 +121,7 @@ async def test_a_damaged_snapshot_is_passed_over_for_an_older_one(cluster: Clust
         await state_of(cluster, "no snapshot")
 
 
+@pytest.mark.slow
 async def test_a_replica_below_the_trim_or_of_another_cluster_is_made_anew(
     cluster: Cluster,
 ) -> None:
@@ -146,6 +150,7 @@ async def test_a_replica_below_the_trim_or_of_another_cluster_is_made_anew(
     await again.close()
 
 
+@pytest.mark.slow
 async def test_an_archive_whose_listing_lags_is_listed_again(cluster: Cluster) -> None:
     """It names rows that are deleted, and not the snapshot for whose sake they could be."""
     agent = await cluster.agent(1)
@@ -206,6 +211,7 @@ async def test_an_archive_whose_last_row_was_trimmed_is_not_listed_again(
     assert await state_of(cluster, "new") == await true_state(agent)
 
 
+@pytest.mark.slow
 async def test_nothing_is_trimmed_behind_another_agents_snapshot_that_is_damaged(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -257,6 +263,7 @@ async def replayed_from_rows(cluster: Cluster, agent: ClusterAgent) -> None:
     assert count == end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["away", "lost", "damaged", "damaged snapshot"])
 async def test_nothing_is_trimmed_that_the_store_does_not_hold(
     cluster: Cluster, fault: str

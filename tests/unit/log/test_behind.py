@@ -90,6 +90,7 @@ async def test_whoever_waited_for_a_command_finds_it_in_the_database(rig: Rig) -
     assert len(rig.queries().topic_rows()) == 2
 
 
+@pytest.mark.slow
 async def test_a_database_that_finds_no_space_is_caught_up_later(rig: Rig) -> None:
     key = await appended(rig)
     connection = rig.journal._replica._connection
@@ -123,6 +124,7 @@ def crashed(folder: Path) -> Path:
     return folder / "crashed"
 
 
+@pytest.mark.slow
 def test_a_start_applies_what_the_database_lacks(tmp_path: Path) -> None:
     data = crashed(tmp_path)
     report = verify_path(data)
@@ -157,6 +159,7 @@ def test_a_start_applies_what_the_database_lacks(tmp_path: Path) -> None:
     assert "not in the database" not in told.output
 
 
+@pytest.mark.slow
 def test_a_backup_without_a_server_holds_what_the_database_lacks(tmp_path: Path) -> None:
     data = crashed(tmp_path)
     layout = DataLayout(data)

@@ -81,6 +81,7 @@ async def test_what_a_live_agent_may_still_name_stays_and_its_failures_it_condem
     assert not store.objects
 
 
+@pytest.mark.slow
 async def test_an_object_of_a_fenced_agent_is_condemned_and_its_stalled_flush_never_commits(
     cluster: Cluster,
 ) -> None:
@@ -156,6 +157,7 @@ async def test_nothing_that_is_named_is_ever_deleted_whoever_proposes(cluster: C
         assert [offset for offset, _ in await agent.read_all(key)] == [3, 4, 5]
 
 
+@pytest.mark.slow
 async def test_a_reader_outside_holds_deletion_back(cluster: Cluster) -> None:
     agent = await cluster.agent(1)
     (key,) = await agent.topic("t")
@@ -199,6 +201,7 @@ async def test_keys_of_epochs_that_are_not_known_here_are_left_alone(cluster: Cl
     assert list(cluster.store.objects) == [new]
 
 
+@pytest.mark.slow
 async def test_an_agent_leaves_its_own_flush_alone_however_long_that_takes(
     cluster: Cluster,
 ) -> None:

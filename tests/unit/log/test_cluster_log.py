@@ -236,6 +236,7 @@ async def test_a_tiny_block_cache_still_reads_everything(cluster: Cluster) -> No
         assert found == [(number, bytes(9_000)) for number in range(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["object", "wal"])
 async def test_any_stretch_of_a_long_run_is_read_from_any_offset(
     cluster: Cluster, durability: str

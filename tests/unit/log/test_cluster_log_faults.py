@@ -63,6 +63,7 @@ async def test_a_failed_put_takes_what_stood_behind_it_along_and_nothing_else(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failing", [0, 1])
 async def test_a_producer_that_took_its_failed_batch_elsewhere_may_come_back(
     cluster: Cluster, failing: int
@@ -161,6 +162,7 @@ async def test_a_put_whose_reply_was_lost_is_made_again_under_the_same_key(
     assert len(cluster.store.objects) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 async def test_nothing_is_lost_doubled_or_swapped_on_a_journal_that_loses_replies(
     cluster: Cluster, seed: int
@@ -221,6 +223,7 @@ async def test_nothing_is_lost_doubled_or_swapped_on_a_journal_that_loses_replie
             ]
 
 
+@pytest.mark.slow
 async def test_without_the_store_objects_are_refused_in_time_and_the_wal_goes_on_until_it_is_full(
     cluster: Cluster,
 ) -> None:
@@ -308,6 +311,7 @@ async def test_a_fenced_agent_orders_nothing_more_and_says_so(cluster: Cluster) 
     assert await two.read_all(key) == [(0, b"a")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 async def test_whatever_the_store_does_nothing_acknowledged_is_lost_and_no_sequence_has_a_gap(
     cluster: Cluster, seed: int

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -100,6 +101,7 @@ def retained(written: list[Found], *, clean_end: int, start: int) -> list[Found]
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(0.4))
 @given(st.integers(0, 2**32), st.sampled_from((100, 700, 4096)), st.integers(5, 40))
 def test_every_offset_is_read_before_and_after(seed: int, block_bytes: int, events: int) -> None:
@@ -184,6 +186,7 @@ async def test_a_reader_in_a_gap_whose_batches_are_emptied_goes_on(rig: Rig) -> 
     await check_clean(rig)
 
 
+@pytest.mark.slow
 async def test_what_is_replaced_while_it_is_read_is_found_again(rig: Rig) -> None:
     """Cursors, windows and open files of before must not lead anywhere after."""
     random = Random(7)
@@ -216,6 +219,7 @@ async def test_what_is_replaced_while_it_is_read_is_found_again(rig: Rig) -> Non
     assert batches_of(data) == before[: len(batches_of(data))], "what was named is still sent"
 
 
+@pytest.mark.slow
 async def test_who_comes_second_changes_nothing(rig: Rig) -> None:
     """Another cleaning, or a trim, between the reading and the commit: it is refused whole."""
     (key,) = await rig.topic("t")

@@ -101,6 +101,7 @@ def test_a_cut_backup_is_refused_by_restore_and_can_be_made_anew(
     assert puts == 5, "marker, two segments, state, manifest"
 
 
+@pytest.mark.slow
 def test_an_object_that_a_cut_backup_left_is_never_taken_for_the_new_ones(
     source: Path, tmp_path: Path
 ) -> None:
@@ -118,6 +119,7 @@ def test_an_object_that_a_cut_backup_left_is_never_taken_for_the_new_ones(
     assert not verify_path(tmp_path / "restored").findings
 
 
+@pytest.mark.slow
 def test_a_destination_that_holds_something_is_left_alone(source: Path, tmp_path: Path) -> None:
     to = memory_store(tmp_path)
     copy_to(source, to)
@@ -158,6 +160,7 @@ def test_a_flipped_bit_anywhere_in_a_backup_is_refused(source: Path, tmp_path: P
     assert contents(restored) == contents(source)
 
 
+@pytest.mark.slow
 def test_a_cut_restore_leaves_a_directory_that_no_server_opens_and_may_be_done_again(
     source: Path, tmp_path: Path
 ) -> None:

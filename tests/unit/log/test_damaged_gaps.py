@@ -49,6 +49,7 @@ def look_again(rig: Rig, run: StoredRun, path: Path, block_bytes: int) -> None:
     rig.clock.advance(7200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", [read_parts, read_views])
 @pytest.mark.parametrize("block_bytes", [500, 1 << 20])
 def test_a_flipped_base_offset_of_a_cleaned_run_gives_no_record_another_offset(

@@ -43,6 +43,7 @@ def test_a_topic_is_stored_in_objects_and_read_like_any_other(tmp_path: Path) ->
     run_rig(tmp_path, read_again)
 
 
+@pytest.mark.slow
 @pytest.mark.options(flush_interval_ms=5)
 async def test_without_the_store_objects_are_refused_and_their_producers_go_on_without_a_gap(
     rig: Rig,

@@ -324,6 +324,7 @@ async def test_a_longer_run_of_another_partition_is_found_by_its_index_or_its_su
 APPENDS = st.lists(st.lists(st.integers(0, 300), min_size=1, max_size=3), min_size=1, max_size=10)
 
 
+@pytest.mark.slow
 @given(APPENDS, st.sampled_from(("wal", "object", "raw")), st.booleans(), st.integers(0, 1 << 64))
 def test_any_flipped_bit_of_a_run_is_found(
     appends: list[list[int]], place: str, parts: bool, seed: int

@@ -133,6 +133,7 @@ async def test_a_snapshot_is_put_once(cluster: Cluster) -> None:
     assert cluster.store.objects[name][0] == data
 
 
+@pytest.mark.slow
 def test_an_embedded_servers_snapshot_is_not_overwritten_by_another_state(tmp_path: Path) -> None:
     """As where somebody has put metadata.sqlite back, and the log went on otherwise."""
 

@@ -103,6 +103,7 @@ def test_of_a_backup(tmp_path: Path) -> None:
     none_is_shared(*logs.values())
 
 
+@pytest.mark.slow
 async def test_of_a_moment_of_a_cluster(cluster: Cluster) -> None:
     async def live(agent: ClusterAgent, into: GivenOut) -> None:
         await note(into, agent.log, agent.log._view, lambda: agent.queries, agent.topic, "after")
@@ -133,6 +134,7 @@ async def test_of_a_moment_of_a_cluster(cluster: Cluster) -> None:
     none_is_shared(*logs)
 
 
+@pytest.mark.slow
 async def test_a_new_producer_of_a_restored_log_is_not_taken_for_one_that_goes_on(
     cluster: Cluster,
 ) -> None:

@@ -106,6 +106,7 @@ def test_the_leader_epochs_of_version_4_are_known(tmp_path: Path) -> None:
     run_rig(data, test)
 
 
+@pytest.mark.slow
 def test_everything_is_read_as_it_was_written(golden: tuple[Path, dict[str, Any]]) -> None:
     data, expected = golden
     assert not verify_path(data).findings
@@ -122,6 +123,7 @@ def test_everything_is_read_as_it_was_written(golden: tuple[Path, dict[str, Any]
     assert not verify_path(data).findings
 
 
+@pytest.mark.slow
 def test_it_goes_on_from_there(golden: tuple[Path, dict[str, Any]]) -> None:
     data, expected = golden
 

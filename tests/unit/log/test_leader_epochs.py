@@ -104,6 +104,7 @@ def test_each_restore_of_a_backup_begins_an_epoch(tmp_path: Path) -> None:
         assert not verify_path(source).findings
 
 
+@pytest.mark.slow
 def test_what_lies_in_the_wal_at_a_backup_is_of_the_epoch_that_it_was_appended_in(
     tmp_path: Path,
 ) -> None:
@@ -162,6 +163,7 @@ async def append_to(agent: ClusterAgent, value: bytes) -> None:
     await asyncio.gather(*(agent.append(key, value) for key in keys_of(agent.log._view).values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wal", [False, True])
 async def test_a_cluster_that_is_made_of_anothers_bucket_begins_an_epoch(
     cluster: Cluster, wal: bool
@@ -206,6 +208,7 @@ async def test_a_cluster_that_is_made_of_anothers_bucket_begins_an_epoch(
     assert await labels(third.log, key) == expected
 
 
+@pytest.mark.slow
 async def test_a_restore_of_a_restored_cluster_begins_the_next(cluster: Cluster) -> None:
     agent = await cluster.agent(1)
     await agent.topic("t")

@@ -60,6 +60,7 @@ async def test_what_a_lost_stretch_has_in_common_with_the_journal_stays_in_the_a
     assert found == common
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("marked", [True, False])
 async def test_a_new_agent_does_not_begin_with_a_snapshot_of_the_lost_history(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, marked: bool
@@ -82,6 +83,7 @@ async def test_a_new_agent_does_not_begin_with_a_snapshot_of_the_lost_history(
     assert "of a history that the journal has lost" in caplog.text
 
 
+@pytest.mark.slow
 async def test_an_older_snapshot_of_both_histories_is_taken_instead(cluster: Cluster) -> None:
     agent = await cluster.agent(1)
     archiver = archiver_of(agent)
@@ -100,6 +102,7 @@ async def test_an_older_snapshot_of_both_histories_is_taken_instead(cluster: Clu
     assert await state_of(cluster, "late") == truth
 
 
+@pytest.mark.slow
 async def test_archived_rows_of_the_lost_history_are_not_replayed(cluster: Cluster) -> None:
     """The journal's rows are trimmed into a stretch whose end it has lost."""
     agent = await cluster.agent(1)
@@ -167,6 +170,7 @@ async def test_a_first_agent_after_a_loss_of_all_snapshots_replays_the_journal(
     assert position == cluster.journal.head
 
 
+@pytest.mark.slow
 async def test_the_archive_goes_on_after_the_lost_part_was_set_aside(cluster: Cluster) -> None:
     agent = await cluster.agent(1)
     archiver = archiver_of(agent)
@@ -232,6 +236,7 @@ async def test_the_archive_goes_on_after_the_lost_part_was_set_aside(cluster: Cl
     assert await state_of(cluster, "third") == await true_state(third)
 
 
+@pytest.mark.slow
 async def test_an_archiver_that_goes_on_past_the_loss_looks_again(cluster: Cluster) -> None:
     """Its own replica is older than what was lost, so that its order follows on."""
     agent = await cluster.agent(1)
@@ -266,6 +271,7 @@ async def test_an_archiver_that_goes_on_past_the_loss_looks_again(cluster: Clust
     await replayed_from_rows(cluster, two)
 
 
+@pytest.mark.slow
 async def test_an_archiver_notes_a_loss_before_the_journal_has_grown_past_it(
     cluster: Cluster,
 ) -> None:

@@ -29,6 +29,7 @@ async def replica_of(cluster: Cluster, agent: ClusterAgent) -> tuple[Path, tuple
     return path, state
 
 
+@pytest.mark.slow
 async def test_a_replica_of_the_lost_history_is_set_aside_noted_and_archived(
     cluster: Cluster,
 ) -> None:
@@ -68,6 +69,7 @@ async def test_a_replica_of_the_lost_history_is_set_aside_noted_and_archived(
     assert not find_aside(path.parent)
 
 
+@pytest.mark.slow
 async def test_a_replica_that_cannot_be_set_aside_now_is_not_dropped(cluster: Cluster) -> None:
     """Nothing else may name the acknowledged records of the lost history."""
     path, (position, _) = await replica_of(cluster, await cluster.agent(1))
@@ -86,6 +88,7 @@ async def test_a_replica_that_cannot_be_set_aside_now_is_not_dropped(cluster: Cl
     assert aside.mark.position == position
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["a table", "the mark", "no page"])
 async def test_a_damaged_replica_of_the_lost_history_is_kept(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, damage: str

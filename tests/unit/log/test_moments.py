@@ -220,6 +220,7 @@ def test_it_is_undone_without_a_snapshot_too(archived: Archived) -> None:
     assert archived.steps[-1] == ("replay", 0, 3)
 
 
+@pytest.mark.slow
 def test_runs_of_deleted_topics_are_cleared_whole_and_no_others(archived: Archived) -> None:
     """However many entries the parent had yet to clear them by: no reader misses them."""
     path = archived.restore.database

@@ -185,6 +185,7 @@ async def test_what_is_archived_of_a_closed_history_goes_with_the_restore_window
     assert not keys(cluster, "archive/lost/")
 
 
+@pytest.mark.slow
 async def test_what_is_archived_of_a_history_that_is_not_known_here_yet_stays(
     cluster: Cluster,
 ) -> None:

@@ -129,6 +129,7 @@ async def test_what_an_open_job_has_put_is_left_alone_and_what_a_closed_one_left
     assert await rig.log.keeper.condemn_orphans() == 1
 
 
+@pytest.mark.slow
 async def test_in_a_cluster_the_keeper_asks_for_the_head_before_it_takes_a_job_for_closed(
     cluster: Cluster,
 ) -> None:

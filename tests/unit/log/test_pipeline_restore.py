@@ -4,6 +4,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from penstock.model.ids import PartitionKey
 from penstock.records.sums import crcs_of
 from penstock.recovery.point_in_time import Moment
@@ -102,6 +104,7 @@ async def test_a_cluster_of_a_moment(cluster: Cluster) -> None:
     assert run.origin, "the parent's object"
 
 
+@pytest.mark.slow
 def test_a_directory_of_a_backup(tmp_path: Path) -> None:
     job = 0
 

@@ -32,6 +32,7 @@ async def begin(cluster: Cluster, level: int = INTEGRITY_LEVEL) -> ClusterAgent:
     return agent
 
 
+@pytest.mark.slow
 async def test_a_damaged_replica_becomes_no_snapshot(cluster: Cluster) -> None:
     agent = await begin(cluster)
     asked: list[int] = []
@@ -64,6 +65,7 @@ async def test_the_first_snapshot_is_compared_with_the_rows_alone(cluster: Clust
     assert keys(cluster, SNAPSHOTS_PREFIX) == []
 
 
+@pytest.mark.slow
 async def test_where_the_agents_are_equal_the_archive_is_wrong(cluster: Cluster) -> None:
     agent = await begin(cluster)
     equal = [agent.order.position]

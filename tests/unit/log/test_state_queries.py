@@ -60,6 +60,7 @@ async def test_the_loop_can_wait_for_threads_that_wait_for_the_writer() -> None:
         assert "its writer is away" in str(error)
 
 
+@pytest.mark.slow
 async def test_the_error_of_a_flush_that_is_waited_for_no_longer_is_heard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

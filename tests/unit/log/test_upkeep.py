@@ -73,6 +73,7 @@ async def test_a_snapshot_is_made_after_so_long_if_anything_happened(rig: Rig) -
     assert len(await stored(rig)) == 2
 
 
+@pytest.mark.slow
 def test_a_server_that_is_restarted_often_makes_snapshots_too(tmp_path: Path) -> None:
     counts = []
 
@@ -89,6 +90,7 @@ def test_a_server_that_is_restarted_often_makes_snapshots_too(tmp_path: Path) ->
     assert counts[-1] >= 1
 
 
+@pytest.mark.slow
 async def test_the_journal_is_trimmed_behind_the_snapshot_before_the_last(rig: Rig) -> None:
     (key,) = await rig.topic("t")
     positions = []
@@ -101,6 +103,7 @@ async def test_the_journal_is_trimmed_behind_the_snapshot_before_the_last(rig: R
         assert low == (positions[-2] + 1 if len(positions) > 1 else 1)
 
 
+@pytest.mark.slow
 @pytest.mark.options(state_check_interval_ms=3_600_000)
 async def test_the_journal_is_kept_for_the_check_that_is_to_come(rig: Rig) -> None:
     """The first check begins at nothing, and the next one where that ended."""
@@ -122,6 +125,7 @@ async def test_the_journal_is_kept_for_the_check_that_is_to_come(rig: Rig) -> No
     assert (await stored(rig))[0] == checked, "it is what the next check goes on from"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1])
 def test_each_kept_snapshot_and_the_journals_tail_make_the_same_state(
     tmp_path: Path, which: int
@@ -166,6 +170,7 @@ def test_each_kept_snapshot_and_the_journals_tail_make_the_same_state(
     run_rig(tmp_path / "data", test)
 
 
+@pytest.mark.slow
 @pytest.mark.options(snapshot_entries=10)
 async def test_a_snapshot_of_another_history_is_neither_counted_nor_deleted(rig: Rig) -> None:
     (key,) = await rig.topic("t")
@@ -197,6 +202,7 @@ class Full:
         raise StorageFullError("put", key, "no space")
 
 
+@pytest.mark.slow
 async def test_a_snapshot_of_another_state_is_never_written_over(rig: Rig) -> None:
     (key,) = await rig.topic("t")
     first = snapshot_key((await rig.upkeep.snapshot()).position)

@@ -189,6 +189,7 @@ async def test_agents_that_are_equal_go_on(world: World) -> None:
     assert members[0].view.digests.position > before
 
 
+@pytest.mark.slow
 async def test_of_three_the_bad_one_bootstraps_and_goes_on(world: World) -> None:
     good, bad, other = await world.begin(3)
     bad.flip()
@@ -220,6 +221,7 @@ async def test_of_three_the_bad_one_bootstraps_and_goes_on(world: World) -> None
     assert not note_of(bad.path).exists()
 
 
+@pytest.mark.slow
 async def test_two_that_differ_stop_writing_and_name_the_table(world: World) -> None:
     good, bad = await world.begin(2)
     bad.flip()
@@ -253,6 +255,7 @@ async def test_two_that_differ_stop_writing_and_name_the_table(world: World) -> 
         assert await writes(member, f"by-{member.agent_id}")
 
 
+@pytest.mark.slow
 async def test_one_of_two_that_is_left_alone_goes_on_when_it_is_restarted(world: World) -> None:
     good, bad = await world.begin(2)
     bad.flip()
@@ -271,6 +274,7 @@ async def test_one_of_two_that_is_left_alone_goes_on_when_it_is_restarted(world:
     assert await writes(good, "u")
 
 
+@pytest.mark.slow
 async def test_two_that_differ_stop_again_though_one_of_them_was_alone_meanwhile(
     world: World,
 ) -> None:
@@ -290,6 +294,7 @@ async def test_two_that_differ_stop_again_though_one_of_them_was_alone_meanwhile
     await assert_stopped(good, bad)
 
 
+@pytest.mark.slow
 async def test_they_also_do_where_one_died_before_its_answer(world: World) -> None:
     good, bad = await world.begin(2)
     bad.flip()
@@ -304,6 +309,7 @@ async def test_they_also_do_where_one_died_before_its_answer(world: World) -> No
     await assert_stopped(good, bad)
 
 
+@pytest.mark.slow
 async def test_an_agent_that_starts_after_a_round_of_all_asks_for_none(world: World) -> None:
     first, second = await world.begin(2)
     await world.a_round()
@@ -321,6 +327,7 @@ async def assert_stopped(*members: Member) -> None:
             await writes(member, "u")
 
 
+@pytest.mark.slow
 async def test_a_third_agent_settles_who_of_two_is_wrong(world: World) -> None:
     good, bad = await world.begin(2)
     bad.flip()
@@ -340,6 +347,7 @@ async def test_a_third_agent_settles_who_of_two_is_wrong(world: World) -> None:
     assert bad.keeper.judged.verdict is Verdict.EQUAL
 
 
+@pytest.mark.slow
 async def test_an_agent_that_differs_twice_does_not_start_again(world: World) -> None:
     _, bad, _ = await world.begin(3)
     bad.flip()
@@ -374,6 +382,7 @@ async def test_the_state_is_that_of_the_very_position(world: World) -> None:
         assert member.keeper.equal_position == position
 
 
+@pytest.mark.slow
 async def test_a_state_that_sqlite_cannot_read_is_a_difference(world: World) -> None:
     good, bad, _ = await world.begin(3)
 
@@ -515,6 +524,7 @@ async def test_the_note_of_a_difference_stays_until_another_agent_was_equal(worl
     assert not note_of(bad.path).exists()
 
 
+@pytest.mark.slow
 async def test_an_interval_below_a_minute_is_kept(world: World) -> None:
     world.interval_ms = 5_000
     members = await world.begin(3)
@@ -522,6 +532,7 @@ async def test_an_interval_below_a_minute_is_kept(world: World) -> None:
     assert members[0].keeper.counts.equal >= 5
 
 
+@pytest.mark.slow
 async def test_an_open_round_is_left_a_minute_to_those_that_have_yet_to_answer(
     world: World,
 ) -> None:

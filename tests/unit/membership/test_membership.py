@@ -33,6 +33,7 @@ async def test_idle_agents_beat_and_nobody_is_fenced(world: World) -> None:
     assert 300 < beats < 600
 
 
+@pytest.mark.slow
 async def test_an_agent_with_much_to_say_does_not_beat(world: World) -> None:
     (agent,) = await world.cluster(1)
     before = world.journal.head
@@ -42,6 +43,7 @@ async def test_an_agent_with_much_to_say_does_not_beat(world: World) -> None:
     assert world.journal.head - before <= 102
 
 
+@pytest.mark.slow
 async def test_a_killed_agent_is_fenced_soon_and_only_it(world: World) -> None:
     agents = await world.cluster(1, 2, 3)
     await asyncio.sleep(5)
@@ -75,6 +77,7 @@ async def test_a_silent_agent_is_quiet_before_it_is_fenced_and_one_that_beats_ne
     await until(lambda: not any(agent.membership.quiet for agent in others), timeout_s=1)
 
 
+@pytest.mark.slow
 async def test_an_agent_that_says_that_it_is_alone_is_fenced_sooner_once_it_is_silent(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +103,7 @@ async def test_an_agent_that_says_that_it_is_alone_is_fenced_sooner_once_it_is_s
     await until(lambda: not one.membership.quiet, timeout_s=1)
 
 
+@pytest.mark.slow
 async def test_a_paused_agent_is_fenced_by_the_journal_and_accuses_nobody_when_it_wakes(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -123,6 +127,7 @@ async def test_a_paused_agent_is_fenced_by_the_journal_and_accuses_nobody_when_i
     assert head < world.journal.head
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pause_s", [0.4, 0.7])
 async def test_a_short_pause_costs_nobody_anything(world: World, pause_s: float) -> None:
     agents = await world.cluster(1, 2, 3)
@@ -164,6 +169,7 @@ async def test_nobody_is_fenced_because_the_journal_was_away(
     await until(lambda: status(world, 4) is AgentStatus.FENCED, timeout_s=3)
 
 
+@pytest.mark.slow
 async def test_an_agent_that_reconnects_later_than_others_is_not_accused_of_it(
     world: World,
 ) -> None:
@@ -218,6 +224,7 @@ async def test_an_agent_that_reconnects_later_is_not_accused_after_an_outage_bel
     await until(lambda: status(world, 2) is AgentStatus.FENCED, timeout_s=timeout_ms / 1000 + 1)
 
 
+@pytest.mark.slow
 async def test_nobody_is_fenced_because_the_journal_took_no_entries(world: World) -> None:
     """It can be read all the time: silence is everybody's."""
     agents = await world.cluster(1, 2, 3)
@@ -238,6 +245,7 @@ async def test_nobody_is_fenced_because_the_journal_took_no_entries(world: World
     assert all(status(world, agent.agent_id) is AgentStatus.LIVE for agent in agents)
 
 
+@pytest.mark.slow
 async def test_an_agent_whose_clock_is_an_hour_off_harms_nobody(world: World) -> None:
     agents = await world.cluster(1, 2, 3)
     await asyncio.sleep(2)
@@ -250,6 +258,7 @@ async def test_an_agent_whose_clock_is_an_hour_off_harms_nobody(world: World) ->
     assert 0 < agents[0].order.time_ms - before_ms < 40_000
 
 
+@pytest.mark.slow
 async def test_two_that_propose_the_same_fence_end_one_epoch(world: World) -> None:
     agents = await world.cluster(1, 2, 3)
     await asyncio.sleep(2)
@@ -264,6 +273,7 @@ async def test_two_that_propose_the_same_fence_end_one_epoch(world: World) -> No
     assert not again.fenced
 
 
+@pytest.mark.slow
 async def test_an_agent_learns_of_a_fence_without_saying_anything(world: World) -> None:
     """Proposed by hand, say: the view tells it before its next beat is refused."""
     quiet = MembershipSettings(heartbeat_ms=10_000, agent_timeout_ms=60_000)
@@ -279,6 +289,7 @@ async def test_an_agent_learns_of_a_fence_without_saying_anything(world: World) 
     assert len(second.fenced) == 1
 
 
+@pytest.mark.slow
 async def test_the_level_rises_when_all_know_it(world: World) -> None:
     old = await world.agent(1, level_max=1)
     new = await world.agent(2)
@@ -352,6 +363,7 @@ async def end_in_order(agent: ClusterAgent) -> None:
     await agent.order.close()
 
 
+@pytest.mark.slow
 async def test_the_others_neither_wait_for_nor_warn_of_an_agent_that_ends_in_order(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

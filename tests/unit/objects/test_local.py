@@ -43,6 +43,7 @@ async def test_the_order_of_a_puts_effects() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 def test_the_order_of_a_puts_system_calls(tmp_path: Path) -> None:
     program = (
@@ -158,6 +159,7 @@ async def test_what_a_crash_left_staged_is_removed_by_the_first_put(tmp_path: Pa
     assert await _keys(store) == ["k"]
 
 
+@pytest.mark.slow
 async def test_reads_keep_few_files_open_and_none_of_deleted_objects(tmp_path: Path) -> None:
     store = LocalStore(PosixDevice(tmp_path))
     for number in range(200):

@@ -69,6 +69,7 @@ async def test_what_goes_while_it_is_compared_is_tried_again() -> None:
     await put_once(store, "k", [b"mine"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [0, 1, (8 << 20) - 1, 8 << 20, (9 << 20) - 1])
 async def test_every_byte_is_compared(changed: int) -> None:
     store = LocalStore(SimulatedDevice())

@@ -42,6 +42,7 @@ def test_other_urls_are_refused_without_telling_credentials(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_local_store_does_not_load_obstore() -> None:
     program = (
         "import sys\n"

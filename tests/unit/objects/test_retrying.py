@@ -177,6 +177,7 @@ def _when_back(
 AWAY_ERROR = RetryableError("size", "k", "connection refused")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calls", [1, 40])
 @pytest.mark.parametrize("quick_retries_max", [0, 100])
 def test_all_calls_go_on_within_a_second_of_the_stores_return(
@@ -190,6 +191,7 @@ def test_all_calls_go_on_within_a_second_of_the_stores_return(
         assert max(ended) < 1.0
 
 
+@pytest.mark.slow
 def test_many_calls_together_do_not_press_on_a_store_that_is_away() -> None:
     _, tries = _when_back(AWAY_ERROR, calls=40, away_s=60.0, quick_retries_max=10)
     later = [at_s for at_s in tries if at_s > 10]
@@ -213,6 +215,7 @@ class _ReadOnly(_Failing):
         return bytes(end - start)
 
 
+@pytest.mark.slow
 def test_puts_that_fail_wait_as_long_as_ever_while_reads_go_on() -> None:
     """A store that fails some calls is not away: what it answers to others is no sign of its
     return, and many bodies would be sent again every 0.2 s."""

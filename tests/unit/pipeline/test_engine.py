@@ -92,6 +92,7 @@ def test_a_lost_process_costs_nothing_but_time(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_process_that_is_lost_while_nobody_looks_costs_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -120,6 +121,7 @@ def test_a_process_that_is_lost_while_nobody_looks_costs_no_more(
     assert len(pools) == 2
 
 
+@pytest.mark.slow
 def test_an_item_that_always_kills_its_process_is_given_up() -> None:
     with pytest.raises(RetryableError, match="its worker ended each time"):
         list(LocalEngine(1, processes=True).run(always_dies, [1], attempts=2))

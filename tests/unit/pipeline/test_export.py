@@ -81,6 +81,7 @@ def export(api: ApiServer, name: str, folder: Path, **options: Any) -> Exported:
     return export_topic(api.client, LocalEngine(2), name, str(folder), **options)
 
 
+@pytest.mark.slow
 def test_every_record_comes_back_where_it_was(
     api: ApiServer, topics: Topics, engine: LocalEngine, tmp_path: Path
 ) -> None:
@@ -121,6 +122,7 @@ def test_a_file_has_the_columns_that_the_page_tells_of(
     assert rows[0]["headers"] == [{"key": "a", "value": b"1"}, {"key": "a", "value": None}]
 
 
+@pytest.mark.slow
 def test_offsets_before_the_logs_start_and_in_gaps_stay_unused(
     api: ApiServer, topics: Topics, engine: LocalEngine, tmp_path: Path
 ) -> None:
@@ -176,6 +178,7 @@ def test_a_real_consumer_reads_over_the_gaps(
     assert seen == [(n + 10, b"%d" % (n + 10)) for n in kept]
 
 
+@pytest.mark.slow
 def test_an_import_that_is_repeated_does_nothing(
     api: ApiServer, topics: Topics, engine: LocalEngine, tmp_path: Path
 ) -> None:
@@ -188,6 +191,7 @@ def test_an_import_that_is_repeated_does_nothing(
     assert rows_of(api, copy) == rows_of(api, name)
 
 
+@pytest.mark.slow
 def test_an_import_that_was_cut_short_goes_on_where_it_was(
     api: ApiServer,
     topics: Topics,
@@ -215,6 +219,7 @@ def test_an_import_that_was_cut_short_goes_on_where_it_was(
     assert rows_of(api, copy) == rows_of(api, name)
 
 
+@pytest.mark.slow
 def test_offsets_cannot_be_kept_where_somebody_wrote(
     api: ApiServer, topics: Topics, engine: LocalEngine, tmp_path: Path
 ) -> None:
@@ -261,6 +266,7 @@ def test_an_export_that_was_cut_short_is_no_export(
         import_topic(api.client, engine, f"{tmp_path}/{name}", name=topics.make(3))
 
 
+@pytest.mark.slow
 def test_an_export_is_not_mixed_with_an_older_one(
     api: ApiServer, topics: Topics, tmp_path: Path
 ) -> None:
@@ -275,6 +281,7 @@ def test_an_export_is_not_mixed_with_an_older_one(
     assert len(listed) == again.files
 
 
+@pytest.mark.slow
 def test_the_old_export_stays_if_the_topic_is_gone(
     api: ApiServer, topics: Topics, engine: LocalEngine, tmp_path: Path
 ) -> None:
@@ -339,6 +346,7 @@ def test_an_export_over_another_leaves_one_whole_wherever_it_is_cut(
     assert len(list((tmp_path / name).glob("*.parquet"))) == again.files
 
 
+@pytest.mark.slow
 def test_two_exports_into_one_folder_at_once_are_kept_apart(
     api: ApiServer, topics: Topics, tmp_path: Path
 ) -> None:

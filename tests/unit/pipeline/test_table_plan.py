@@ -67,6 +67,7 @@ def test_it_says_what_the_next_run_reads(api: ApiServer, tmp_path: Path) -> None
     assert plan_tables(api.client)[0].reason == "up to date"
 
 
+@pytest.mark.slow
 def test_it_shows_what_the_tables_job_knows(
     api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,6 +120,7 @@ def test_ranges_have_no_aborted_record_and_no_marker(
         ]
 
 
+@pytest.mark.slow
 def test_what_is_open_comes_once_it_is_committed_and_never_if_it_is_aborted(
     api: ApiServer, topic: str, lake: Lake
 ) -> None:
@@ -132,6 +133,7 @@ def test_what_is_open_comes_once_it_is_committed_and_never_if_it_is_aborted(
     assert lake.rows(topic, "value") == [(value,) for value in (*COMMITTED, b"held back", b"more")]
 
 
+@pytest.mark.slow
 def test_a_view_of_table_and_log_has_what_is_committed_on_both_sides(
     api: ApiServer, topic: str, lake: Lake
 ) -> None:
@@ -151,6 +153,7 @@ def test_a_view_of_table_and_log_has_what_is_committed_on_both_sides(
     assert offsets() == [0, 2, 5, 7, 8]
 
 
+@pytest.mark.slow
 def test_an_export_holds_what_is_committed_and_is_imported_where_it_was(
     api: ApiServer, topic: str, tmp_path: Path
 ) -> None:

@@ -118,6 +118,7 @@ def test_an_agent_that_does_not_run_is_named_with_the_reason() -> None:
     assert str(raised.value) == expected
 
 
+@pytest.mark.slow
 def test_people_hear_once_and_soon_of_agents_that_are_away() -> None:
     with agents(lambda count, *_: (200, b"back") if count == 20 else (500, b"oops")) as (agent,):
         waits, told = Waits(), list[tuple[float, str]]()

@@ -24,6 +24,7 @@ def run(program: Path, path: str, *arguments: str) -> list[str]:
     return done.stdout.rstrip("\n").split("|")
 
 
+@pytest.mark.slow
 def test_only_sparks_own_are_left_out(tmp_path: Path) -> None:
     program = make_python(sys.executable, iter([tmp_path]))
     own = ["/s p/python/lib/pyspark.zip", "/s p/python/lib/py4j-0.10.9.9-src.zip"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,6 +67,7 @@ def test_no_healthy_partition_looks_under_replicated() -> None:
     assert in_sync((1,) * 20, 30) == (1,) * 20
 
 
+@pytest.mark.slow
 @given(
     agents=st.lists(
         st.tuples(st.integers(1, 50), st.sampled_from(["", "a", "b", "c"])),

@@ -128,6 +128,7 @@ def test_swapped_batches_are_another_sum(first: _Place, second: _Place) -> None:
     assert (swapped[0].sum + swapped[1].sum) & SUM_MASK != (first.sum + second.sum) & SUM_MASK
 
 
+@pytest.mark.slow
 def test_small_neighbours_have_sums_of_their_own() -> None:
     """What is likely to be mixed up differs by little: partitions, offsets and epochs beside one
     another, lengths and CRCs that differ in one bit."""

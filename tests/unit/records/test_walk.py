@@ -389,6 +389,7 @@ def test_it_equals_the_reference(
             assert walk.max_timestamp == wanted
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_records_cost_less_than_half_a_second() -> None:
     """It was 0.57 s, and is a tenth of that: a test of the order alone."""
     whole = batch(good(100_000), 100_000)

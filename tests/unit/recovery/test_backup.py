@@ -61,6 +61,7 @@ from support.restored_clusters import bucket_on_disk
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "backups"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drain", [False, True])
 @pytest.mark.parametrize("destination", [memory_store, folder_store])
 def test_a_restored_backup_equals_the_source_and_goes_on(
@@ -97,6 +98,7 @@ def test_a_restored_backup_equals_the_source_and_goes_on(
     assert verify_path(restored).ok
 
 
+@pytest.mark.slow
 def test_a_restored_order_is_the_sources_at_the_same_position(tmp_path: Path) -> None:
     """Nothing is added but what the copy itself needs: its epoch and the moves out of the WAL."""
     source = tmp_path / "source"
@@ -288,6 +290,7 @@ def test_clearing_scratch_removes_databases_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
 
 
+@pytest.mark.slow
 def test_a_restored_directory_outlives_the_loss_of_its_database(tmp_path: Path) -> None:
     """Its state began with no entry: a restore leaves a snapshot of it beside."""
     run_rig(tmp_path / "data", fill)
@@ -421,6 +424,7 @@ def test_a_backup_needs_neither_the_volume_nor_the_bucket_of_its_source(tmp_path
     run_rig(restored, read)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["flip", "delete"])
 def test_verify_names_what_is_damaged_in_a_backup(tmp_path: Path, what: str) -> None:
     """Each object of it, a byte that no run names too: a restore would refuse that one."""

@@ -15,6 +15,7 @@ from support.archives import archive_of, archiver_of, write
 from support.cluster_rig import Cluster, passing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("snapshots", [1, 3])
 async def test_a_replay_gives_the_newest_snapshots_state(
     cluster: Cluster, tmp_path: Path, snapshots: int
@@ -32,6 +33,7 @@ async def test_a_replay_gives_the_newest_snapshots_state(
     assert report.replayed_entries > 0
 
 
+@pytest.mark.slow
 async def test_a_row_that_is_not_what_was_applied_is_found(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -55,6 +57,7 @@ async def test_a_row_that_is_not_what_was_applied_is_found(
     assert "another state" in report.findings[0].detail
 
 
+@pytest.mark.slow
 async def test_rows_that_are_missing_are_found(cluster: Cluster, tmp_path: Path) -> None:
     agent = await cluster.agent(1)
     archiver = archiver_of(agent)
@@ -117,6 +120,7 @@ async def test_without_a_journal_the_state_is_that_of_the_archives_end(
         assert queries.position() == end
 
 
+@pytest.mark.slow
 async def test_without_a_journal_rows_that_are_missing_after_the_newest_snapshot_are_damage(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -148,6 +152,7 @@ async def test_without_a_journal_rows_that_are_missing_after_the_newest_snapshot
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_journal", [False, True])
 async def test_objects_that_were_stored_after_the_archives_end_are_no_orphans(
     cluster: Cluster, tmp_path: Path, *, has_journal: bool

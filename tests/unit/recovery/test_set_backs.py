@@ -106,6 +106,7 @@ async def test_a_command_that_lowered_nothing_moves_no_moment(cluster: Cluster) 
     assert (state.parent_position, state.time_ms) == (position, time_ms)
 
 
+@pytest.mark.slow
 async def test_of_later_stretches_headers_alone_are_read(cluster: Cluster) -> None:
     agent = await cluster.agent(1)
     archiver = archiver_of(agent, settings=NO_SNAPSHOTS)

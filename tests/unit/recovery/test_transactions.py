@@ -60,6 +60,7 @@ def test_a_row_that_is_not_its_marker_is_damage(tmp_path: Path) -> None:
     assert "offsets 3 to 3 in a marker's row" in findings[0].subject
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drain", [False, True])
 def test_a_restored_backup_has_no_open_transaction(tmp_path: Path, *, drain: bool) -> None:
     source, there = tmp_path / "source", tmp_path / "there"
@@ -112,6 +113,7 @@ def test_a_restored_backup_has_no_open_transaction(tmp_path: Path, *, drain: boo
     assert not verify_path(there).findings
 
 
+@pytest.mark.slow
 async def test_a_restore_to_a_moment_aborts_what_was_open_then(cluster: Cluster) -> None:
     agent = await cluster.agent(1)
     archiver = archiver_of(agent)

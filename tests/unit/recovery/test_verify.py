@@ -112,6 +112,7 @@ def test_a_directory_with_records_in_wal_and_segments_is_clean(filled: Path) -> 
         assert report.bytes == sum(queries.partition_bytes(None).values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drain", [False, True])
 def test_a_directory_is_clean_after_trims_deletions_and_restarts(
     tmp_path: Path, *, drain: bool
@@ -332,6 +333,7 @@ def test_a_damaged_page_of_the_database_is_named(data: Path, page: int) -> None:
     assert FindingKind.DATABASE in kinds(report)
 
 
+@pytest.mark.slow
 async def test_a_live_log_is_clean_while_runs_move_and_files_are_recycled(rig: Rig) -> None:
     keys = await rig.topic("t", partitions=3)
     ended = False
@@ -414,6 +416,7 @@ def test_two_runs_in_one_anothers_place_are_damage(tmp_path: Path) -> None:
     assert all("sum differs" in finding.detail for finding in findings)
 
 
+@pytest.mark.slow
 def test_another_historys_object_under_the_key_is_damage(tmp_path: Path) -> None:
     """Of a copy of the directory that went its own way: same topic, same offsets, same lengths."""
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"

@@ -250,6 +250,7 @@ def test_what_a_long_reader_held_up_is_not_copied_while_appends_wait(
     assert seen(tmp_path) == {"a": 2 * pages_max}
 
 
+@pytest.mark.slow
 def test_a_checkpoint_gives_back_pages_that_were_used_long_ago(tmp_path: Path) -> None:
     try:
         used_bytes = ctypes.CDLL(_sqlite3.__file__).sqlite3_memory_used

@@ -141,6 +141,7 @@ async def rig(
         yield rig
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 1 << 32),
     page_rows=st.sampled_from([1, 3, 128]),

@@ -106,6 +106,7 @@ def test_what_is_known_is_not_noted_twice() -> None:
     assert held(files) == rows(1, 8)
 
 
+@pytest.mark.slow
 def test_a_power_cut_keeps_what_was_synced_and_ends_the_files_at_what_it_took() -> None:
     for seed in range(200):
         device = SimulatedDevice()

@@ -35,6 +35,7 @@ def digests(path: Path) -> dict[str, bytes]:
         connection.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart_bytes", [0, 1 << 40], ids=["a process", "here"])
 def test_commits_and_checkpoints_meanwhile_change_nothing(
     replica: Replica[int], tmp_path: Path, apart_bytes: int
@@ -58,6 +59,7 @@ def test_commits_and_checkpoints_meanwhile_change_nothing(
     assert log == copied
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart_bytes", [0, 1 << 40], ids=["a process", "here"])
 def test_a_state_that_cannot_be_read_is_damage(
     replica: Replica[int], tmp_path: Path, apart_bytes: int

@@ -33,6 +33,7 @@ def test_a_snapshot_has_the_states_digest_and_no_journal(tmp_path: Path) -> None
     replica.close()
 
 
+@pytest.mark.slow
 def test_snapshot_and_tail_make_the_same_state(tmp_path: Path) -> None:
     replica = filled(tmp_path)
     info = replica.snapshot(tmp_path / "snapshot")

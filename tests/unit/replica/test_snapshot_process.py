@@ -18,6 +18,7 @@ def live(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_it_is_what_this_process_would_write(live: Path, tmp_path: Path) -> None:
     here = write_snapshot(live, tmp_path / "here.sqlite")
     apart = write_snapshot_apart(live, tmp_path / "apart.sqlite", apart_bytes=0)
@@ -26,6 +27,7 @@ def test_it_is_what_this_process_would_write(live: Path, tmp_path: Path) -> None
     assert small == here
 
 
+@pytest.mark.slow
 def test_errors_are_told_as_here(live: Path, tmp_path: Path) -> None:
     with pytest.raises(PenstockError) as apart:
         write_snapshot_apart(live, tmp_path / "none" / "x.sqlite", apart_bytes=0)

@@ -132,6 +132,7 @@ def counts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]
 KINDS = ("beat", "to wal", "store", "to object", "trim", "condemn", "offsets")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_size_of_the_state_costs_nothing(counts: dict[str, dict[str, int]], kind: str) -> None:
     # 150 times the runs.

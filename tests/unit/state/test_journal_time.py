@@ -6,6 +6,7 @@ import tempfile
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,6 +88,7 @@ clocks = st.integers(0, 5) | st.integers(4_990, 5_010) | st.integers(-20_000, 20
 wrong = st.integers(-4_000 * DAY, 4_000 * DAY) | clocks
 
 
+@pytest.mark.slow
 @given(rows=st.lists(st.tuples(wrong, wrong, st.booleans()), max_size=8))
 def test_time_is_raised_to_at_most_what_both_clocks_say(rows: list[tuple[int, int, bool]]) -> None:
     with ExitStack() as stack:
@@ -107,6 +109,7 @@ def test_time_is_raised_to_at_most_what_both_clocks_say(rows: list[tuple[int, in
         assert_replays_equal(journal, directory)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(0.5))
 @given(rows=st.lists(st.tuples(wrong, wrong, st.booleans()), max_size=6))
 def test_below_the_level_time_is_the_greatest_stamp(rows: list[tuple[int, int, bool]]) -> None:
@@ -142,6 +145,7 @@ def assert_replays_equal(journal: Journal, directory: Path) -> None:
 moves = st.sampled_from([-30 * DAY, -20_000, -1_000, 0, 0, 1_000, 20_000, 30 * DAY])
 
 
+@pytest.mark.slow
 @given(
     rows=st.lists(st.tuples(moves, moves, st.booleans(), moves), min_size=1, max_size=10),
 )

@@ -44,6 +44,7 @@ def test_a_generator_that_is_not_listed_is_refused(tmp_path: Path) -> None:
             machine.tables.set_meta("next_something", 1)
 
 
+@pytest.mark.slow
 def test_nothing_is_written_to_meta_past_that_list() -> None:
     """Only `Tables`, which looks, and what restores do write there by SQL."""
     sources = Path(Tables.__module__.replace(".", "/")).parents[1]
@@ -98,6 +99,7 @@ def test_counters_of_two_restores_and_of_the_parent_stay_apart(
         parent.close()
 
 
+@pytest.mark.slow
 def test_a_log_is_restored_from_a_restored_one_a_thousand_times() -> None:
     state = empty_state()
     seen = [meta_of(state)]

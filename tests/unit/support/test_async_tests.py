@@ -57,6 +57,7 @@ async def test_an_hour_of_virtual_time_takes_none(
     assert 3600 <= virtual_loop.time() - before < 3601
 
 
+@pytest.mark.slow
 @pytest.mark.xfail(strict=True, raises=ZeroDivisionError)
 async def test_what_is_raised_fails_the_test() -> None:
     await asyncio.sleep(0)

@@ -120,6 +120,7 @@ def test_conditions_on_integers(condition, expected):
     assert {row["n"] for row in found} == expected
 
 
+@pytest.mark.slow
 def test_what_takes_too_many_steps_is_stopped():
     program = check("f(a: String, b: String, c: String) if g(a) and g(b) and g(c);")
     facts = [fact("g", f"s{n}") for n in range(200)]

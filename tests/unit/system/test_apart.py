@@ -48,11 +48,13 @@ def run(argument: str) -> dict[str, bytes]:
     )
 
 
+@pytest.mark.slow
 def test_its_result_comes_back_and_it_yields_to_others() -> None:
     (niceness,) = run("result")["niceness"]
     assert niceness >= 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("raised", "kind"),
     [

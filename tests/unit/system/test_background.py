@@ -70,6 +70,7 @@ def places() -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_every_other_task_is_one_that_a_caller_awaits() -> None:
     assert places() == set(AWAITED)
 

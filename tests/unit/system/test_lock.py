@@ -19,6 +19,7 @@ def test_a_second_holder_is_told_of_the_first(tmp_path: Path) -> None:
         assert str(tmp_path / "data") in str(caught.value)
 
 
+@pytest.mark.slow
 def test_another_process_is_refused(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib\n"

@@ -34,6 +34,7 @@ print(before, len(gc.get_objects()))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's")
 def test_memory_that_was_freed_is_used_again():
     answer = subprocess.run(

@@ -11,6 +11,7 @@ import pytest
 from penstock.system.tasks import take_error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("taken", "reports"), [(True, 0), (False, 1)])
 async def test_only_an_error_that_was_not_taken_is_reported(*, taken: bool, reports: int) -> None:
     reported: list[dict[str, Any]] = []

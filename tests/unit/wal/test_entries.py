@@ -148,6 +148,7 @@ def test_a_missing_file_is_named_by_what_it_held() -> None:
     assert _entries(device, following - 1) == _expected(following, 20)
 
 
+@pytest.mark.slow
 def test_entries_of_a_file_with_a_damaged_header_are_given() -> None:
     """Its first frame says where they begin."""
     device, _ = _log(20)

@@ -76,6 +76,7 @@ def test_the_last_frame_cut_at_every_byte_is_dropped_if_it_was_never_named() -> 
         assert reader.read(1, places[1][0], 900) == b"b" * 900
 
 
+@pytest.mark.slow
 def test_the_last_frame_cut_at_every_byte_is_named_if_it_was_named() -> None:
     device, places = _three_frames()
     last_start, last_end = places[-1][0] - 56, places[-1][1]
@@ -94,6 +95,7 @@ def test_the_last_frame_cut_at_every_byte_is_named_if_it_was_named() -> None:
         assert WalReader(damaged).read(1, places[1][0], 900) == b"b" * 900
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_anywhere_in_a_named_frame_is_named_and_all_others_are_found() -> None:
     device, places = _three_frames()
     device = _copy(device)

@@ -76,6 +76,7 @@ def test_gaps_that_compaction_leaves_are_passed_over(api: ApiServer) -> None:
     assert offsets_in(body) == [10, 11, 12, 13]
 
 
+@pytest.mark.slow
 def test_what_an_object_does_not_hold_is_never_named(api: ApiServer) -> None:
     topic_id = api.create("t")
     api.produce("t", 0, count=4)
@@ -188,6 +189,7 @@ def test_open_jobs_are_listed(api: ApiServer) -> None:
     assert job.job not in {one.job for one in api.client.jobs()}
 
 
+@pytest.mark.slow
 def test_a_job_that_falls_silent_is_closed_and_commits_nothing(tmp_path: Path) -> None:
     with serve_in_thread(
         tmp_path / "data", segment_age_ms=3_600_000, retention_check_ms=100
@@ -214,6 +216,7 @@ def test_a_job_that_falls_silent_is_closed_and_commits_nothing(tmp_path: Path) -
             api.client.write(request)
 
 
+@pytest.mark.slow
 def test_tables_are_noted_and_forgotten(api: ApiServer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="penstock.app.http.agents_api")
     topic_id = api.create("t", partitions=2)

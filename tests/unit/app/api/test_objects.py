@@ -12,6 +12,7 @@ from penstock.pipeline.objects import ObjectAccess
 from support.api_server import ApiServer, new_key, serve_in_thread
 
 
+@pytest.mark.slow
 def test_objects_are_put_once_and_read_by_ranges(api: ApiServer) -> None:
     with JobLease(api.client, kind="test", name="tests") as job:
         objects = ObjectAccess(api.client)

@@ -69,6 +69,7 @@ def test_runs_in_the_wal_and_in_objects_are_listed_and_read_alike(api: ApiServer
     assert offsets_in(api.read(topic_id, 1, 0, 7)) == list(range(7))
 
 
+@pytest.mark.slow
 def test_runs_come_in_pages_of_any_size_and_none_is_missed(api: ApiServer) -> None:
     topic_id = api.create("t", partitions=3)
     for _ in range(5):
@@ -124,6 +125,7 @@ def test_more_times_than_a_call_takes_are_looked_up(api: ApiServer) -> None:
     assert api.client.offsets([]) == []
 
 
+@pytest.mark.slow
 def test_a_range_in_the_middle_is_read_in_small_parts(api: ApiServer) -> None:
     topic_id = api.create("t")
     for _ in range(20):
@@ -203,6 +205,7 @@ def test_producers_are_listed(api: ApiServer) -> None:
     assert api.client.producers([(topic_id, 0)]).producers == [[7, 0, 3]]
 
 
+@pytest.mark.slow
 def test_a_range_is_read_on_though_its_objects_are_deleted_meanwhile(tmp_path: Path) -> None:
     with serve_in_thread(
         tmp_path / "data", segment_age_ms=3_600_000, retention_check_ms=100, delete_grace_ms=0

@@ -133,6 +133,7 @@ def _mutated(value: object, data: st.DataObject) -> object:
 
 
 # A pattern may hold what a later Python will take for something else.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_nothing_that_is_sent_breaks_the_server(api: ApiServer) -> None:
     topic_id = api.create("t")
@@ -247,6 +248,7 @@ def test_jobs_wait_until_every_agent_knows_their_commands(
     api.client.open_job(JobRequest(kind="test", name="tests"))
 
 
+@pytest.mark.slow
 def test_much_that_waits_for_compaction_is_warned_of_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -262,6 +264,7 @@ def test_much_that_waits_for_compaction_is_warned_of_once(
             assert len(warned) == int(count >= 12)
 
 
+@pytest.mark.slow
 def test_calls_and_the_backlog_are_counted(api: ApiServer) -> None:
     api.client.info()
     api.create("t")

@@ -180,6 +180,7 @@ async def test_a_worker_moves_and_keeps_what_the_database_lacks(
     assert await host.values(1, key) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_what_lies_in_the_wal_of_a_worker_that_is_no_more_is_served_and_moved(
     host: Host, workers: int
@@ -209,6 +210,7 @@ async def test_what_lies_in_the_wal_of_a_worker_that_is_no_more_is_served_and_mo
         assert await host.values(index, key) == [*wanted, b"more", b"again"]
 
 
+@pytest.mark.slow
 def test_verify_names_damage_in_each_worker_s_wal(tmp_path: Path) -> None:
     async def fill(host: Host) -> None:
         await host.start(3)
@@ -235,6 +237,7 @@ def test_verify_names_damage_in_each_worker_s_wal(tmp_path: Path) -> None:
     assert all("no worker's directory" in found.detail for found in missing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 1], ids=["its worker", "a worker that is no more"])
 @pytest.mark.parametrize("owner", [0, 1])
 def test_a_missing_wal_file_is_damage_to_every_worker(
@@ -284,6 +287,7 @@ def ask(server: Server, path: str, method: str = "GET", **headers: str) -> tuple
         connection.close()
 
 
+@pytest.mark.slow
 async def test_each_worker_tells_of_all_without_a_secret_and_no_web_page_may_change_that(
     host: Host,
 ) -> None:
@@ -329,6 +333,7 @@ async def test_each_worker_tells_of_its_own_wal(host: Host) -> None:
             assert gauges[f"penstock_wal_{name}"] == wal[name]
 
 
+@pytest.mark.slow
 def test_batches_of_a_worker_do_not_make_the_database_follow_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,6 +355,7 @@ def test_batches_of_a_worker_do_not_make_the_database_follow_at_once(
     run_host(tmp_path, test)
 
 
+@pytest.mark.slow
 async def test_a_worker_says_that_it_lives_while_it_recovers_its_wal(
     host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,7 @@ async def parent(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterato
     await parent.supervisor.stop()
 
 
+@pytest.mark.slow
 async def test_workers_start_in_order_and_the_first_drains_last(parent: Parent) -> None:
     await parent.supervisor.start()
     assert parent.lines() == ["started 0", "started 1", "started 2"]
@@ -81,6 +82,7 @@ async def test_workers_start_in_order_and_the_first_drains_last(parent: Parent) 
     assert ends[2:] == ["drained 0"]
 
 
+@pytest.mark.slow
 async def test_a_worker_that_ends_is_started_again(parent: Parent) -> None:
     await parent.supervisor.start()
     os.kill(parent.ready[0].pid, signal.SIGKILL)
@@ -99,6 +101,7 @@ async def test_one_that_never_serves_ends_the_others(parent: Parent) -> None:
 
 
 # The parent waits twice as long and 5 s more.
+@pytest.mark.slow
 @pytest.mark.options(fate="hangs1", drain_timeout_s=-1.0)
 async def test_one_that_does_not_drain_is_ended(parent: Parent) -> None:
     await parent.supervisor.start()

@@ -52,6 +52,7 @@ async def _read_all(agent: ZoneAgent, objects: dict[str, bytes]) -> None:
     )
 
 
+@pytest.mark.slow
 async def test_a_block_is_downloaded_once_however_many_agents_ask() -> None:
     store, objects = await _filled(delay_s=0.02)
     async with Zone([ZoneAgent(number, store) for number in (1, 2, 3)]) as zone:

@@ -366,6 +366,7 @@ def test_a_hostile_policy_is_bounded(name):
     assert time.process_time() - started < 20
 
 
+@pytest.mark.slow
 def test_a_thousand_rules_in_the_worst_order_are_typed():
     """Each rule's variable gets its type from the rule that comes after it."""
     rules = "".join(f"f{n}(x) if f{n + 1}(x);" for n in range(1000))

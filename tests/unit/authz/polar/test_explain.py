@@ -121,6 +121,7 @@ def test_a_budget_that_ends_is_said():
     assert not explanation.is_complete
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 def test_explaining_is_bounded(name):
     random = Random(1)

@@ -1,5 +1,6 @@
 """A formatted policy says the same, and formatting it again changes nothing."""
 
+import pytest
 from hypothesis import given
 
 from penstock.authz.polar.format import format_policy, format_source
@@ -7,6 +8,7 @@ from penstock.authz.polar.parser import parse
 from support.polar_syntax import policies
 
 
+@pytest.mark.slow
 @given(policies)
 def test_reading_what_was_written_gives_the_same(policy):
     text = format_policy(policy)

@@ -72,6 +72,7 @@ def test_a_source_of_too_many_bytes_is_refused_by_its_bytes():
         tokenize("#" + "é" * (SOURCE_BYTES_MAX // 2))
 
 
+@pytest.mark.slow
 def test_a_huge_string_is_one_token():
     (token, _) = tokenize('"' + "\\a" * 500_000 + '"')
     assert token.text == "a" * 500_000

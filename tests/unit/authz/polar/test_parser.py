@@ -157,6 +157,7 @@ def test_what_is_not_polar_is_refused(source, message):
         parse(source)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [

@@ -76,6 +76,7 @@ def test_how_an_assertion_fails(assertion, message):
     assert failures(assertion) == [message]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "assertion",
     [

@@ -90,6 +90,7 @@ actor User {}
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_cyclic", [False, True])
 def test_a_long_chain_ends_from_both_sides(is_cyclic):
     program = check(LONG)

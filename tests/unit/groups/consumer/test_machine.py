@@ -188,6 +188,7 @@ def test_a_refused_save_fails_all_that_waited_and_the_group_is_read_again() -> N
     assert shell.beat("one", 1).error is GroupError.NONE
 
 
+@pytest.mark.slow
 def test_a_large_group_makes_one_target_a_second() -> None:
     """Each join of a fleet's start would make one otherwise, in time in proportion to the fleet."""
     shell = Shell(Topics(a=400))

@@ -134,6 +134,7 @@ async def test_filters_with_unknown_numbers_find_nothing(admin: Admin) -> None:
     assert await admin.describe() == {acl()}
 
 
+@pytest.mark.slow
 async def test_more_rules_than_one_command_takes(admin: Admin) -> None:
     many = [acl(name=f"t{number}") for number in range(1_500)]
     assert set(names(await admin.create(*many))) == {"none"}

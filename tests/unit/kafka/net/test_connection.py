@@ -295,6 +295,7 @@ def test_hostile_bytes_never_hurt_another_connection(
         logging.getLogger("penstock").setLevel(logging.NOTSET)
 
 
+@pytest.mark.slow
 async def test_readers_that_never_read_cost_no_more_than_the_budget(
     broker_with: Any, raw: Any
 ) -> None:
@@ -331,6 +332,7 @@ async def test_readers_that_never_read_cost_no_more_than_the_budget(
         await until(lambda: len(made) > before)
 
 
+@pytest.mark.slow
 async def test_a_stalled_reader_is_disconnected_with_one_line(
     broker: Broker, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

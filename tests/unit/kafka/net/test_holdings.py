@@ -327,6 +327,7 @@ CONFIGS_OF_MANY = struct.pack(">i", 50) + b"".join(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "body"),
     [(METADATA, METADATA_OF_LARGE), (DESCRIBE_CONFIGS, CONFIGS_OF_MANY + b"\1")],

@@ -45,6 +45,7 @@ class Pieces:
             yield memoryview(DATA)[start : start + PIECE_BYTES], 1
 
 
+@pytest.mark.slow
 async def test_a_reply_arrives_whole_between_others(broker: Broker, raw: Any) -> None:
     raw(METADATA, Pieces())
     async with serving(broker) as (server, connect):

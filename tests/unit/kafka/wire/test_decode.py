@@ -19,12 +19,19 @@ from penstock.kafka.wire.decode import ITEMS_MAX, Cursor, decode, stepped_reader
 from penstock.model.steps import at_once
 from support.examples import examples
 from support.parsing import decode_request
+from support.slow import slow_unless
 
 EVERY_VERSION = [
     (api.module, version)
     for api in APIS.values()
     for version in range(api.versions_min, api.versions_max + 1)
 ]
+
+
+def is_newest(api: str, version: int) -> bool:
+    return version == BY_MODULE[api].versions_max
+
+
 TAKEN_APART = [
     (api, version)
     for api, version in EVERY_VERSION
@@ -76,7 +83,7 @@ def request_type(api: str, version: int) -> Any:
 
 
 @pytest.mark.parametrize("nulls", [False, True])
-@pytest.mark.parametrize(("api", "version"), EVERY_VERSION)
+@pytest.mark.parametrize(("api", "version"), slow_unless(is_newest, EVERY_VERSION))
 def test_a_request_is_read_as_kio_wrote_it(api: str, version: int, nulls: bool) -> None:
     request = sample(request_type(api, version), nulls=nulls)
     body = schema.encode_request(request)
@@ -86,7 +93,7 @@ def test_a_request_is_read_as_kio_wrote_it(api: str, version: int, nulls: bool) 
 
 
 @pytest.mark.parametrize("nulls", [False, True])
-@pytest.mark.parametrize(("api", "version"), TAKEN_APART)
+@pytest.mark.parametrize(("api", "version"), slow_unless(is_newest, TAKEN_APART))
 def test_a_handler_gets_all_that_was_sent_in_the_class_that_it_takes(
     api: str, version: int, nulls: bool
 ) -> None:
@@ -148,6 +155,7 @@ def test_an_announced_array_length_reserves_nothing() -> None:
         decode_request("create_topics", 7, b"\xff\xff\xff\xff\x0f")
 
 
+@pytest.mark.slow
 def test_items_are_counted_over_the_whole_request() -> None:
     kind = schema.request_types("delete_topics", 1).DeleteTopicsRequest
     allowed = kind(topic_names=("",) * ITEMS_MAX, timeout=timedelta(0))

@@ -22,7 +22,8 @@ from penstock.kafka.wire.encode import (
 )
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.steps import at_once
-from unit.kafka.wire.test_decode import EVERY_VERSION, SAMPLES, sample
+from support.slow import slow_unless
+from unit.kafka.wire.test_decode import EVERY_VERSION, SAMPLES, is_newest, sample
 
 SAMPLES.update(
     {
@@ -45,7 +46,7 @@ def types_of(api: str, version: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("nulls", [False, True])
-@pytest.mark.parametrize(("api", "version"), EVERY_VERSION)
+@pytest.mark.parametrize(("api", "version"), slow_unless(is_newest, EVERY_VERSION))
 def test_an_entity_is_written_as_kio_writes_it(api: str, version: int, nulls: bool) -> None:
     for kind in types_of(api, version):
         entity = sample(kind, nulls=nulls)

@@ -154,6 +154,7 @@ def test_producers_without_an_id_and_old_failures_are_forgotten() -> None:
     assert broken.is_follower([append(1, producer=BROKEN_MAX)])
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.booleans(), min_size=1, max_size=12), st.permutations(range(12)), st.integers(1, 12)
 )

@@ -148,6 +148,7 @@ def test_of_a_connection_without_a_producer_id_nothing_overtakes_what_a_full_wal
     run(test)
 
 
+@pytest.mark.slow
 def test_a_command_passes_all_appends_that_a_full_wal_holds() -> None:
     async def test(bench: Bench) -> None:
         bench.wal.gate.set()

@@ -61,6 +61,7 @@ async def until(rig: Rig, holds: Callable[[], bool]) -> None:
             await rig.log.reads.checks.in_pool(lambda: None)
 
 
+@pytest.mark.slow
 def test_a_damaged_record_is_named_at_the_start_and_all_else_is_served(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -163,6 +164,7 @@ def cut(path: Path, at: int) -> None:
         file.truncate(at)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "left"),
     [
@@ -207,6 +209,7 @@ def test_a_file_that_is_missing_or_cut_costs_what_is_not_there(
     run_rig(tmp_path, again, segment_age_ms=STILL)
 
 
+@pytest.mark.slow
 def test_a_database_is_made_again_although_frames_are_damaged(tmp_path: Path) -> None:
     first, second, path = a_wal(tmp_path)
     at = _position(tmp_path, first, 2)
@@ -252,6 +255,7 @@ async def fence(by: ClusterAgent, victim: ClusterAgent) -> None:
     assert isinstance(answer, Done), answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["restart", "takeover"])
 @pytest.mark.parametrize("spoiled", ["flipped", "missing"])
 async def test_an_agents_damaged_wal_is_served_by_its_owner_or_who_takes_it_over(

@@ -71,6 +71,7 @@ def test_the_last_step_leaves_what_is_kept(right: list[bool], runs_max: int) -> 
     assert left == kept
 
 
+@pytest.mark.slow
 def test_more_gaps_than_an_entry_may_make_are_given_up_in_several(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

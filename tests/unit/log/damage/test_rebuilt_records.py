@@ -118,6 +118,7 @@ def test_a_run_is_filled_in_one_entry_beside_what_is_kept_of_it(tmp_path: Path) 
     assert {found.subject.partition("/")[0] for found in damaged} <= {"wal"}, damaged
 
 
+@pytest.mark.slow
 @pytest.mark.options(segment_age_ms=STILL)
 async def test_more_pieces_than_an_entry_holds_are_refused(rig: Rig) -> None:
     (key,) = await rig.topic("t")

@@ -106,6 +106,7 @@ def test_a_wal_that_was_not_used_again_holds_a_copy(
     assert not [found for found in verify_path(tmp_path).findings if found.is_damage]
 
 
+@pytest.mark.slow
 def test_an_operators_copy_under_the_same_keys(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
         keys = await stored(rig, topics=3)

@@ -42,6 +42,7 @@ async def scanned(
     return found, seen, slept
 
 
+@pytest.mark.slow
 def test_a_scan_finds_what_verify_finds(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
         keys = await fill(rig)
@@ -99,6 +100,7 @@ async def test_a_log_without_topics_ends_at_once(rig: Rig) -> None:
     assert (await scanned(rig))[0]["runs"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.options(segment_age_ms=1 << 40)
 async def test_a_store_that_is_away_is_waited_for_and_then_said(rig: Rig) -> None:
     await fill(rig)

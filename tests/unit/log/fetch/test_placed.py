@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 from obstore.store import MemoryStore
 
@@ -82,6 +83,7 @@ async def test_only_the_run_that_the_index_names_is_named() -> None:
     assert not await names(run)
 
 
+@pytest.mark.slow
 def test_a_long_index_is_that_of_one_version() -> None:
     """It takes two reads, between which the object may be replaced."""
     built = build_segment(

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,6 +86,7 @@ def test_every_offset_is_read_the_same_from_wherever_it_lies(
         run_rig(Path(folder), test, block_bytes=block_bytes, block_cache_bytes=cache_bytes)
 
 
+@pytest.mark.slow
 async def test_what_moves_while_it_is_read_is_found_again(rig: Rig) -> None:
     """Readers go on over drains, recycled files and joined runs."""
     (key,) = await rig.topic("t")

@@ -81,6 +81,7 @@ def evict(folder: Path) -> None:
                 os.close(descriptor)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(0.4))
 @given(
     BATCHES,
@@ -307,6 +308,7 @@ async def test_a_deleted_object_can_still_be_sent_but_not_be_found(tmp_path: Pat
     assert file.read_at(2, 3) == b"234"
 
 
+@pytest.mark.slow
 async def test_replies_under_way_hold_no_more_files_than_there_are_descriptors_for(
     tmp_path: Path,
 ) -> None:

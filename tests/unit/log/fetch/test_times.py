@@ -26,6 +26,7 @@ BATCHES = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(0.4))
 @given(BATCHES, st.booleans(), st.integers(0, 6))
 def test_they_equal_a_look_at_every_record(

@@ -14,6 +14,7 @@ KEYS = st.lists(st.integers(0, 4).map(PartitionKey), unique=True)
 STEPS = st.tuples(st.sampled_from(("add", "remove", "pause", "notify")), st.integers(0, 3), KEYS)
 
 
+@pytest.mark.slow
 @given(st.lists(KEYS, min_size=4, max_size=4), st.lists(STEPS))
 def test_it_equals_a_set_of_those_who_wait(
     wanted: list[list[PartitionKey]], steps: list[tuple[str, int, list[PartitionKey]]]

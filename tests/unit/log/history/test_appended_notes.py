@@ -41,6 +41,7 @@ def batch(topic: str, partition: int, offset: int, crc: int = 7) -> LostBatch:
     )
 
 
+@pytest.mark.slow
 @given(groups)
 def test_a_batch_is_held_if_any_note_names_it(
     noted: list[tuple[tuple[str, int], int, list[tuple[int, int]]]],
@@ -97,6 +98,7 @@ def test_of_many_notes_those_are_in_memory_that_reach_over_one_offset() -> None:
     run(main, SeededRandom(1))
 
 
+@pytest.mark.slow
 def test_a_long_history_is_read_in_many_turns_of_the_loop() -> None:
     """So that clients are answered meanwhile: some batches are looked at between two turns."""
 

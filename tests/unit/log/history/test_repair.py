@@ -81,6 +81,7 @@ async def lost_life(
     return survivor
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("archives", [False, True])
 async def test_acknowledged_records_are_appended_again_and_the_history_is_closed(
     cluster: Cluster, archives: bool
@@ -125,6 +126,7 @@ async def test_acknowledged_records_are_appended_again_and_the_history_is_closed
         await repair.append(1)
 
 
+@pytest.mark.slow
 async def test_of_lost_transactions_what_was_committed_is_appended_again(
     cluster: Cluster,
 ) -> None:
@@ -159,6 +161,7 @@ async def test_of_lost_transactions_what_was_committed_is_appended_again(
     assert survivor.log.last_stable_offset(keys[0]) == 3
 
 
+@pytest.mark.slow
 async def test_what_an_idempotent_producer_sent_again_is_not_appended_twice(
     cluster: Cluster,
 ) -> None:
@@ -218,6 +221,7 @@ async def test_a_topic_that_only_the_lost_history_has_is_made_again(cluster: Clu
     assert await survivor.read_all(PartitionKey(topic.topic_key << 20)) == [(0, b"lost")]
 
 
+@pytest.mark.slow
 async def test_bytes_in_a_wal_are_read_where_a_copy_is_and_counted_elsewhere(
     cluster: Cluster,
 ) -> None:
@@ -242,6 +246,7 @@ async def test_bytes_in_a_wal_are_read_where_a_copy_is_and_counted_elsewhere(
     assert report.closed
 
 
+@pytest.mark.slow
 async def test_what_another_agent_has_appended_leaves_no_gap(cluster: Cluster) -> None:
     """One agent reads the objects, another the WAL; neither takes the other's for done."""
     keys: list[PartitionKey] = []
@@ -282,6 +287,7 @@ async def test_what_another_agent_has_appended_leaves_no_gap(cluster: Cluster) -
     ]
 
 
+@pytest.mark.slow
 async def test_what_lost_rows_moved_out_of_a_wal_is_named_in_its_segment_again(
     cluster: Cluster,
 ) -> None:
@@ -347,6 +353,7 @@ async def test_a_damaged_segment_of_lost_rows_is_not_named_again(
     assert list(survivor.log._view.open_histories) == [1]
 
 
+@pytest.mark.slow
 async def test_a_damaged_snapshot_of_a_lost_history_is_passed_over(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,6 +404,7 @@ async def test_a_history_of_which_nothing_is_held_stays_open(cluster: Cluster) -
     assert report.closed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("joined", [False, True])
 async def test_lost_records_are_appended_also_where_their_offsets_were_trimmed_since(
     cluster: Cluster, joined: bool
@@ -425,6 +433,7 @@ async def test_lost_records_are_appended_also_where_their_offsets_were_trimmed_s
     assert await survivor.read_all(keys[0]) == [(2, b"lost")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("snapshot", [False, True])
 async def test_common_records_that_were_trimmed_since_are_not_appended_again(
     cluster: Cluster, snapshot: bool
@@ -451,6 +460,7 @@ async def test_common_records_that_were_trimmed_since_are_not_appended_again(
     assert await survivor.read_all(keys[0]) == [(2, b"lost")]
 
 
+@pytest.mark.slow
 async def test_a_repair_that_was_cut_goes_on_after_what_it_noted(cluster: Cluster) -> None:
     keys: list[PartitionKey] = []
 

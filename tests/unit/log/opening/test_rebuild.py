@@ -104,6 +104,7 @@ def test_a_damaged_database_is_made_again_and_kept(
     assert "is made again of a snapshot and the journal" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_rebuilt_state_is_the_one_that_was_lost(tmp_path: Path) -> None:
     run_rig(tmp_path / "one", fill)
     shutil.copytree(tmp_path / "one", tmp_path / "two")
@@ -119,6 +120,7 @@ def test_the_rebuilt_state_is_the_one_that_was_lost(tmp_path: Path) -> None:
     assert one == two
 
 
+@pytest.mark.slow
 def test_an_older_copy_of_the_database_is_brought_to_the_journals_end(tmp_path: Path) -> None:
     kept = tmp_path / "kept.sqlite"
     data = tmp_path / "data"
@@ -136,6 +138,7 @@ def test_an_older_copy_of_the_database_is_brought_to_the_journals_end(tmp_path: 
     run_rig(data, check)
 
 
+@pytest.mark.slow
 def test_a_copy_older_than_the_journal_files_is_set_aside(tmp_path: Path) -> None:
     kept = tmp_path / "kept.sqlite"
     data = tmp_path / "data"
@@ -160,6 +163,7 @@ def test_a_copy_older_than_the_journal_files_is_set_aside(tmp_path: Path) -> Non
     assert (data / "metadata.sqlite.damaged-1").exists()
 
 
+@pytest.mark.slow
 def test_a_damaged_snapshot_is_passed_over(tmp_path: Path) -> None:
     async def twice(rig: Rig) -> None:
         await fill(rig)
@@ -268,6 +272,7 @@ def test_a_log_without_its_database_and_journal_is_no_new_log(
     assert not (tmp_path / "metadata.sqlite").exists()
 
 
+@pytest.mark.slow
 def test_entries_that_the_database_alone_holds_force_a_snapshot(tmp_path: Path) -> None:
     """As in a directory of an older release, or a restored one."""
 

@@ -63,6 +63,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", CHANGES)
 def test_a_flipped_cell_of_a_stopped_server_is_found_by_its_start(
     tmp_path: Path, table: str, caplog: pytest.LogCaptureFixture
@@ -104,6 +105,7 @@ def test_any_flipped_bit_is_found_or_changes_nothing(tmp_path: Path) -> None:
     assert rebuilt > 10
 
 
+@pytest.mark.slow
 def test_a_flipped_cell_of_a_running_server_is_found_by_the_check_that_is_due(
     tmp_path: Path,
 ) -> None:
@@ -129,6 +131,7 @@ def test_a_flipped_cell_of_a_running_server_is_found_by_the_check_that_is_due(
     assert (tmp_path / "metadata.sqlite.damaged-1").exists()
 
 
+@pytest.mark.slow
 def test_a_cell_that_is_in_an_unchecked_snapshot_is_not_made_again_of_it(tmp_path: Path) -> None:
     async def flip(rig: Rig) -> None:
         upkeep = with_checker(rig, state_check_entries=10**9)
@@ -234,6 +237,7 @@ def test_what_is_the_same_bit_by_bit_is_as_it_was_left(tmp_path: Path) -> None:
     assert not is_as_left(path)
 
 
+@pytest.mark.slow
 def test_a_damaged_base_is_named_and_the_next_check_begins_after_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -54,6 +54,7 @@ def test_every_key_of_an_epoch_begins_with_one_of_its_prefixes() -> None:
         assert not object_key(agent=7, epoch=123, n=n).startswith(tuple(prefixes))
 
 
+@pytest.mark.slow
 def test_a_pass_lists_a_bounded_number_of_objects_and_the_walk_comes_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

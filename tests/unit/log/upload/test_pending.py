@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.upload import pending as pending_module
 from penstock.log.upload.pending import PendingRuns
@@ -30,6 +32,7 @@ async def send(rig: Rig, appends: list[PartitionAppend]) -> None:
     assert await answer is None
 
 
+@pytest.mark.slow
 async def test_they_equal_the_databases_whatever_is_stored_repeated_or_refused(rig: Rig) -> None:
     random = SeededRandom(7)
     keys = await rig.topic("t", partitions=3)

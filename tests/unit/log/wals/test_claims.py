@@ -62,6 +62,7 @@ async def moved_by_lost_rows(cluster: Cluster) -> tuple[ClusterAgent, PartitionK
     return survivor, keys[0]
 
 
+@pytest.mark.slow
 async def test_an_agent_starts_and_serves_all_else_until_a_repair(cluster: Cluster) -> None:
     survivor, key = await moved_by_lost_rows(cluster)
     agent = await cluster.agent(1, wal=True, durability="wal")
@@ -96,6 +97,7 @@ async def test_it_is_taken_over_but_for_what_is_gone(cluster: Cluster) -> None:
     assert survivor.queries.runs_from(key, 1, limit=1)[0].object_key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loses", [False, True])
 @pytest.mark.parametrize("damage", [use_again, damage_headers])
 async def test_a_missing_file_is_damage_whether_or_not_rows_are_lost(

@@ -218,6 +218,7 @@ def open_embedded(path: Path) -> None:
     ).close()
 
 
+@pytest.mark.slow
 def test_an_embedded_server_refuses_anothers_wal(tmp_path: Path) -> None:
     for name in ("one", "two"):
         fill(tmp_path / name)

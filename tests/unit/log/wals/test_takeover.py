@@ -186,6 +186,7 @@ async def test_a_detached_volume_is_away_and_not_damaged(cluster: Cluster, *, le
         )
 
 
+@pytest.mark.slow
 async def test_one_that_is_asked_for_while_the_log_ends_is_not_begun(cluster: Cluster) -> None:
     two, _, volume = await begin(cluster, Volume)
     pool = two.log._pool

@@ -79,6 +79,7 @@ def api(tmp_path: Path) -> Iterator[ApiServer]:
         yield api
 
 
+@pytest.mark.slow
 def test_a_job_that_goes_on_lists_little(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("idle", "busy"):
         api.create(name, 3)

@@ -140,6 +140,7 @@ def test_only_named_topics_are_compacted(api: ApiServer) -> None:
     assert run_counts(api) == {(first, 0): 6, (second, 0): 1}
 
 
+@pytest.mark.slow
 def test_what_changed_meanwhile_is_refused_and_planned_again(api: ApiServer) -> None:
     """A partition is trimmed and a topic deleted between reading and committing."""
     trimmed, deleted, other = fill(api, "t", 2), fill(api, "d", 1), fill(api, "o", 1)
@@ -184,6 +185,7 @@ def test_agents_go_on_storing_segments_meanwhile(api: ApiServer) -> None:
     assert len({state.high_watermark for state in topic.partitions}) == 1
 
 
+@pytest.mark.slow
 def test_two_drivers_at_once_do_no_harm(api: ApiServer) -> None:
     """Each plans before the other commits, so for each item one of the two is refused."""
     topic_id = fill(api, "t", 4)
@@ -214,6 +216,7 @@ def test_two_drivers_at_once_do_no_harm(api: ApiServer) -> None:
     assert contents(api, topic_id) == before
 
 
+@pytest.mark.slow
 def test_a_twin_of_an_item_leaves_an_orphan_alone(api: ApiServer, tmp_path: Path) -> None:
     """A speculative task is the same item run twice: both put, one is committed."""
     topic_id = fill(api, "t", 1)
@@ -235,6 +238,7 @@ def test_a_twin_of_an_item_leaves_an_orphan_alone(api: ApiServer, tmp_path: Path
     assert contents(api, topic_id) == before
 
 
+@pytest.mark.slow
 def test_a_zombie_cannot_commit(api: ApiServer, tmp_path: Path) -> None:
     """Its job is closed by somebody else between its work and its commit."""
     topic_id = fill(api, "t", 2)
@@ -252,6 +256,7 @@ def test_a_zombie_cannot_commit(api: ApiServer, tmp_path: Path) -> None:
     assert not named_objects(api) & set(job_objects(tmp_path))
 
 
+@pytest.mark.slow
 def test_damage_fails_its_item_alone(api: ApiServer, tmp_path: Path) -> None:
     damaged, whole = fill(api, "a", 1), fill(api, "b", 1)
     (page,) = api.client.runs()
@@ -280,6 +285,7 @@ def test_a_missing_object_is_told_and_the_rest_goes_on(api: ApiServer, tmp_path:
     assert run_counts(api) == {(missing, 0): 6, (whole, 0): 1}
 
 
+@pytest.mark.slow
 def test_it_ends_where_it_is_told_to(api: ApiServer) -> None:
     topic_id = fill(api, "t", 4)
     stopping = threading.Event()
@@ -330,6 +336,7 @@ def test_numbers_of_refused_commits_are_never_used_for_others(api: ApiServer) ->
     assert run_counts(api) == {(topic_id, 0): 1}
 
 
+@pytest.mark.slow
 def test_compacted_topics_are_cleaned_by_key(api: ApiServer) -> None:
     """All records have one key: its newest stays, at its offset."""
     topic_id = api.create("t", configs={"cleanup.policy": "compact"})
@@ -360,6 +367,7 @@ def values(api: ApiServer, topic_id: str) -> list[tuple[int, bytes | None]]:
     return [(offset, record.value) for offset, record in found]
 
 
+@pytest.mark.slow
 def test_a_cleaning_whose_runs_were_joined_first_is_refused(api: ApiServer) -> None:
     """Between its work and its commit the topic is one that others join, and join at once."""
     topic_id = fill(api, "t", 1, objects=6, count=3)
@@ -383,6 +391,7 @@ def test_a_cleaning_whose_runs_were_joined_first_is_refused(api: ApiServer) -> N
     assert values(api, topic_id) == [(17, b"5-0")]
 
 
+@pytest.mark.slow
 def test_joining_what_was_cleaned_first_is_refused(api: ApiServer) -> None:
     """Or superseded records would be back."""
     topic_id = fill(api, "t", 1, objects=6, count=3)

@@ -33,6 +33,7 @@ def run(api: ApiServer, *arguments: str) -> Result:
     return CliRunner().invoke(root, ["pipeline", *arguments, f"--url={url}"])
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_and_why_and_does_nothing(api: ApiServer) -> None:
     done = run(api, "plan")
     assert done.exit_code == 0, done.output
@@ -50,6 +51,7 @@ def test_a_plan_says_what_and_why_and_does_nothing(api: ApiServer) -> None:
     assert json.loads(run(api, "plan", "--json").stdout)["planned_runs"] == 24
 
 
+@pytest.mark.slow
 def test_compaction_of_one_topic_then_of_all(api: ApiServer) -> None:
     done = run(api, "compact", *LOCAL, "--topic", "planes", "--workers=1")
     assert done.exit_code == 0, done.output
@@ -67,12 +69,14 @@ def test_compaction_of_one_topic_then_of_all(api: ApiServer) -> None:
     assert json.loads(run(api, "plan", "--json").stdout)["items"] == []
 
 
+@pytest.mark.slow
 def test_an_unknown_topic_is_an_error(api: ApiServer) -> None:
     done = run(api, "compact", *LOCAL, "--topic", "nothing")
     assert done.exit_code == 1
     assert "no such topic" in str(done.exception)
 
 
+@pytest.mark.slow
 def test_damage_gives_status_1_and_names_the_place(api: ApiServer, tmp_path: Path) -> None:
     for path in (tmp_path / "data" / "objects").rglob("*.seg"):
         body = bytearray(path.read_bytes())

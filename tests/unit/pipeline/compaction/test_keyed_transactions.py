@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -315,6 +316,7 @@ def test_a_marker_with_a_horizon_keeps_its_record() -> None:
         assert len(index_batches(changed, subject="test").rows) == 1
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 1 << 32),
     events=st.integers(1, 60),

@@ -263,6 +263,7 @@ def test_every_reader_gets_the_same_before_and_after(api: ApiServer) -> None:
     assert again.planned_items == 0
 
 
+@pytest.mark.slow
 def test_long_runs_of_small_batches_are_rewritten_once(api: ApiServer) -> None:
     """No join would take the only run of a partition."""
     topic_id = api.create("alone", 1)
@@ -280,6 +281,7 @@ def test_long_runs_of_small_batches_are_rewritten_once(api: ApiServer) -> None:
     assert again.planned_items == 0
 
 
+@pytest.mark.slow
 def test_runs_that_can_not_be_merged_are_tried_once(api: ApiServer) -> None:
     """Each batch is larger than half of what one may be."""
     api.create("tight", 1, {"max.message.bytes": "200"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,6 +50,7 @@ def listings(draw: st.DrawFn) -> list[Run]:
     return runs
 
 
+@pytest.mark.slow
 @given(runs=listings(), page_runs=st.integers(1, 40), whole=st.booleans())
 def test_plans_keep_the_rules(runs: list[Run], page_runs: int, whole: bool) -> None:
     listed = {}

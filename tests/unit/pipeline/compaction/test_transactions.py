@@ -61,6 +61,7 @@ def report(api: ApiServer, path: Path) -> VerifyReport:
     return verify_path(path)
 
 
+@pytest.mark.slow
 def test_aborted_records_go_and_what_is_open_waits(api: ApiServer, tmp_path: Path) -> None:
     configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
     topic_id = api.create("t", configs=configs)
@@ -111,6 +112,7 @@ def test_a_partition_whose_markers_are_rows_is_compacted_once_they_are_moved(
     assert not report(api, tmp_path / "data").findings
 
 
+@pytest.mark.slow
 def test_an_abort_is_forgotten_with_its_marker_and_fetches_go_on(
     api: ApiServer, tmp_path: Path
 ) -> None:

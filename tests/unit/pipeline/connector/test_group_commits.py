@@ -44,6 +44,7 @@ def committed(api: ApiServer, group: str, partition: int) -> int:
         consumer.close()
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_done_is_committed(api: ApiServer) -> None:
     api.create("t", partitions=2)
     api.produce("t", 0, count=3)

@@ -111,6 +111,7 @@ def test_a_topic_that_was_made_anew_meanwhile_is_an_error(api: ApiServer, query:
         query.batch()
 
 
+@pytest.mark.slow
 def test_what_is_not_subscribed_and_what_was_lost_stay_in_the_checkpoint(
     api: ApiServer, query: Query
 ) -> None:

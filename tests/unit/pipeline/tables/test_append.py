@@ -44,6 +44,7 @@ def offsets_of(lake: Lake, topic: str) -> list[tuple[int, int]]:
     return lake.rows(topic, "partition", "offset")
 
 
+@pytest.mark.slow
 def test_rows_are_the_records(api: ApiServer, lake: Lake, topic: str) -> None:
     headers = [("trace", b"1"), ("trace", None)]
     produce(api, topic, 1, [new_record(b"k", b"v", headers=headers), new_record(None, None)])
@@ -65,6 +66,7 @@ def test_rows_are_the_records(api: ApiServer, lake: Lake, topic: str) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_second_run_goes_on_where_the_first_ended(api: ApiServer, lake: Lake, topic: str) -> None:
     produce_values(api, topic, [b"a", b"b"])
     follow(api, lake, topic)
@@ -119,6 +121,7 @@ def test_large_topics_take_several_items_and_commits(
     assert offsets_of(lake, topic) == [(p, n) for p in (0, 1) for n in range(60)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_who_watches_is_told_how_far_it_is(
     api: ApiServer, lake: Lake, topic: str, mode: str
@@ -166,6 +169,7 @@ def test_killed_at_any_step_each_record_is_there_once(
     assert progress.offsets == [(0, 4)]
 
 
+@pytest.mark.slow
 def test_another_driver_that_was_faster_is_noticed_by_its_offsets(
     api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +194,7 @@ def test_another_driver_that_was_faster_is_noticed_by_its_offsets(
     assert len(lake.files(topic)) == 2
 
 
+@pytest.mark.slow
 def test_retries_of_pyiceberg_are_ended_where_somebody_set_them(
     api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +254,7 @@ def test_a_lost_commit_that_never_happened_is_made_again(
     assert lake.rows(topic, "value") == [(b"a",)]
 
 
+@pytest.mark.slow
 def test_an_executor_that_fails_once_is_tried_again(
     api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +280,7 @@ def test_an_executor_that_fails_once_is_tried_again(
     )
 
 
+@pytest.mark.slow
 def test_retention_that_was_faster_is_reported(api: ApiServer, lake: Lake, topic: str) -> None:
     produce_values(api, topic, [b"a", b"b"])
     follow(api, lake, topic)
@@ -310,6 +317,7 @@ def test_retention_between_plan_and_read_is_reported_too(
     assert summary.offsets[0] == 3
 
 
+@pytest.mark.slow
 def test_bad_records_carry_where_they_were(api: ApiServer, lake: Lake, topic: str) -> None:
     headers = [("mine", b"x")]
     bad = new_record(b"k", b"v", timestamp_ms=BEYOND_MS, headers=headers)
@@ -329,6 +337,7 @@ def test_bad_records_carry_where_they_were(api: ApiServer, lake: Lake, topic: st
     assert not [path for path in lake.files(topic) if "dead-letters" in path]
 
 
+@pytest.mark.slow
 def test_without_a_dead_letter_topic_nothing_is_lost(api: ApiServer, lake: Lake) -> None:
     api.create("no-letters")
     produce(api, "no-letters", 0, [new_record(None, b"a", timestamp_ms=BEYOND_MS)])
@@ -349,6 +358,7 @@ def test_a_topic_that_is_not_there(api: ApiServer, lake: Lake) -> None:
         run_table_once(api.client, LocalEngine(1), lake.settings("nothing"))
 
 
+@pytest.mark.slow
 def test_each_commit_has_a_name_of_its_own(api: ApiServer, lake: Lake, topic: str) -> None:
     for value in (b"a", b"b"):
         produce_values(api, topic, [value])
@@ -357,6 +367,7 @@ def test_each_commit_has_a_name_of_its_own(api: ApiServer, lake: Lake, topic: st
     assert len(names) == 2
 
 
+@pytest.mark.slow
 def test_a_run_gives_the_catalogs_connections_back(api: ApiServer, lake: Lake, topic: str) -> None:
     """A schedule runs for months in one process."""
     produce(api, topic, 0, [new_record(b"k", b"v")])

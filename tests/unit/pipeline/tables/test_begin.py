@@ -60,6 +60,7 @@ def test_a_table_begins_there(
     assert lake.rows(topic, "partition", "offset") == sorted([*rows, (0, 4)])
 
 
+@pytest.mark.slow
 def test_a_topics_config_says_where_a_scheduled_table_begins(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:
@@ -69,6 +70,7 @@ def test_a_topics_config_says_where_a_scheduled_table_begins(
     assert lake.rows(topic, "partition", "offset") == [(0, 3), (1, 1)]
 
 
+@pytest.mark.slow
 def test_a_first_run_that_was_killed_is_no_other_beginning(
     api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -285,6 +285,7 @@ def test_json_is_what_the_careful_decoder_says(texts: list[str]) -> None:
     JSONS.run([text.encode(errors="surrogatepass") for text in texts])
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(2))
 @given(json_texts, st.integers(0, 400), st.binary(max_size=3), st.integers(0, 3))
 def test_damaged_json_is_what_the_careful_decoder_says(
@@ -436,6 +437,7 @@ def encoded(value: Any) -> bytes:
     return stream.getvalue()
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(2))
 @given(st.lists(avro_values, max_size=4))
 def test_avro_is_what_the_careful_decoder_says(values: list[Any]) -> None:

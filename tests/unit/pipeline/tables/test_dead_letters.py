@@ -53,6 +53,7 @@ def expire_writers(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
         api.on_loop(keeper.expire_writers())
 
 
+@pytest.mark.slow
 def test_a_table_goes_on_long_after_its_last_dead_letter(
     api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,6 +65,7 @@ def test_a_table_goes_on_long_after_its_last_dead_letter(
     assert letters(api, topic) == [b"bad"]
 
 
+@pytest.mark.slow
 def test_what_was_written_long_ago_is_not_written_again(
     api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +91,7 @@ def test_a_record_that_is_too_large_for_the_topic_of_letters_leaves_its_place_th
     assert b"bytes" in (headers["penstock.left-out"] or b"")
 
 
+@pytest.mark.slow
 def test_another_driver_writes_them_first(
     api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +112,7 @@ def test_another_driver_writes_them_first(
     assert letters(api, topic) == [b"bad"]
 
 
+@pytest.mark.slow
 def test_a_staged_file_that_somebody_deleted_stops_the_table_until_it_is_settled(
     api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

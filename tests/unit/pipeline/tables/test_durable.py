@@ -42,6 +42,7 @@ def is_catalog(path: Path) -> bool:
     return path.name.startswith("catalog.db")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_what_a_commit_names_outlives_a_power_loss(
     api: ApiServer, lake: Lake, topic: str, cut: PowerCut, mode: str
@@ -62,6 +63,7 @@ def test_what_a_commit_names_outlives_a_power_loss(
     assert len(before) == (6 if mode == "append" else 3)
 
 
+@pytest.mark.slow
 def test_joined_files_outlive_a_power_loss(
     api: ApiServer, lake: Lake, topic: str, cut: PowerCut
 ) -> None:
@@ -76,6 +78,7 @@ def test_joined_files_outlive_a_power_loss(
     assert lake.rows(topic, "value") == [(b"%d" % number,) for number in range(4)]
 
 
+@pytest.mark.slow
 def test_staged_dead_letters_outlive_a_power_loss(
     api: ApiServer, lake: Lake, topic: str, cut: PowerCut
 ) -> None:

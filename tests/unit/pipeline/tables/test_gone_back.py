@@ -21,6 +21,7 @@ from support.tables import Lake, follow, produce_values
 TOPIC = "flights"
 
 
+@pytest.mark.slow
 def test_a_log_that_has_gone_back_stops_the_table(lake: Lake, tmp_path: Path) -> None:
     now, earlier = tmp_path / "now", tmp_path / "earlier"
     with serve_in_thread(now) as api:

@@ -80,6 +80,7 @@ def test_a_json_value_that_is_no_row(api: ApiServer, lake: Lake, topic: str, wha
     assert records_of(api, f"{topic}.dlq")[0].value == VALUES[what]
 
 
+@pytest.mark.slow
 def test_protobuf_strings_that_are_no_text(api: ApiServer, lake: Lake, topic: str) -> None:
     """Those of syntax 2 come out of a message as bytes."""
     file = descriptor_pb2.FileDescriptorProto(name="hostile.proto", syntax="proto2")

@@ -45,6 +45,7 @@ KEYS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(KEYS, max_size=8))
 def test_keys_are_equal_exactly_if_their_fields_are(keys: list[dict[str, Any]]) -> None:
     found = key_identity(pa.chunked_array([pa.array(keys, KIND)])).to_pylist()

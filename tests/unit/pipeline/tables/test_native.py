@@ -136,6 +136,7 @@ def test_a_session_is_told_of_s3_as_pyiceberg_is(lake: Lake) -> None:
     assert told_of(lake, **{"s3.force-virtual-addressing": "true"}) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failure", ["org.apache.iceberg.CommitFailedException: 1", "no space"])
 def test_orphans_go_where_expiring_fails(
     api: ApiServer, lake: Lake, topic: str, failure: str

@@ -41,6 +41,7 @@ def test_the_format_with_leader_epochs_stays() -> None:
 NUMBERS = st.dictionaries(st.text(), st.dictionaries(st.integers(0), st.integers(0, 2**62)))
 
 
+@pytest.mark.slow
 @given(NUMBERS, NUMBERS)
 def test_what_goes_in_comes_out(
     topics: dict[str, dict[int, int]], epochs: dict[str, dict[int, int]]

@@ -57,6 +57,7 @@ def test_a_deleted_topic_leaves_its_table(api: ApiServer, lake: Lake, topic: str
     assert values(lake, topic) == [b"a"]
 
 
+@pytest.mark.slow
 def test_a_topic_that_was_made_anew_is_never_taken_for_the_old_one(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:
@@ -74,6 +75,7 @@ def test_a_topic_that_was_made_anew_is_never_taken_for_the_old_one(
     assert sorted(values(lake, topic)) == [b"new"] * 4 + [b"old"] * 3
 
 
+@pytest.mark.slow
 def test_a_dropped_table_is_not_silently_made_anew(api: ApiServer, lake: Lake, topic: str) -> None:
     produce_values(api, topic, [b"a", b"b"])
     follow(api, lake, topic)
@@ -98,6 +100,7 @@ def test_foreign_rows_change_no_offsets(api: ApiServer, lake: Lake, topic: str) 
     assert values(lake, topic) == [b"a", b"b"] + [b"foreign"] * 3
 
 
+@pytest.mark.slow
 def test_foreign_deletes_stay_deleted(api: ApiServer, lake: Lake, topic: str) -> None:
     produce_values(api, topic, [b"a", b"b", b"c"])
     follow(api, lake, topic)
@@ -107,6 +110,7 @@ def test_foreign_deletes_stay_deleted(api: ApiServer, lake: Lake, topic: str) ->
     assert values(lake, topic) == [b"a", b"c", b"d"]
 
 
+@pytest.mark.slow
 def test_offsets_are_found_where_others_expired_all_snapshots_that_say_them(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:
@@ -129,6 +133,7 @@ def test_offsets_are_found_where_others_expired_all_snapshots_that_say_them(
     assert values(lake, topic) == [b"a", b"b", b"c", b"foreign"]
 
 
+@pytest.mark.slow
 def test_after_a_rollback_what_it_took_is_written_again(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:
@@ -191,6 +196,7 @@ def test_after_a_rollback_to_anothers_snapshot_what_it_took_is_written_again(
     assert values(lake, topic) == [b"a", b"b", b"c", b"d"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["drop", "retype", "require"])
 def test_a_changed_column_of_ours_stops_the_table(
     api: ApiServer, lake: Lake, topic: str, change: str
@@ -209,6 +215,7 @@ def test_a_changed_column_of_ours_stops_the_table(
         follow(api, lake, topic)
 
 
+@pytest.mark.slow
 def test_columns_of_others_are_null_in_our_rows(api: ApiServer, lake: Lake, topic: str) -> None:
     from pyiceberg.types import StringType
 
@@ -221,6 +228,7 @@ def test_columns_of_others_are_null_in_our_rows(api: ApiServer, lake: Lake, topi
     assert lake.rows(topic, "value", "note") == [(b"a", None), (b"b", None)]
 
 
+@pytest.mark.slow
 def test_a_changed_partition_spec_is_followed(api: ApiServer, lake: Lake, topic: str) -> None:
     produce_values(api, topic, [b"a"])
     follow(api, lake, topic)
@@ -242,6 +250,7 @@ def test_somebody_s_table_is_not_written_into(api: ApiServer, lake: Lake, topic:
         follow(api, lake, other, table=f"penstock.{topic}")
 
 
+@pytest.mark.slow
 def test_a_new_partition_starts_at_its_first_record(api: ApiServer, lake: Lake, topic: str) -> None:
     produce_values(api, topic, [b"a"])
     follow(api, lake, topic)
@@ -329,6 +338,7 @@ def test_old_snapshots_expire_and_their_files_go(api: ApiServer, lake: Lake, top
     assert len(values(lake, topic)) == 6
 
 
+@pytest.mark.slow
 def test_the_newest_snapshot_with_offsets_never_expires(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:
@@ -345,6 +355,7 @@ def test_the_newest_snapshot_with_offsets_never_expires(
     assert len(values(lake, topic)) == 3
 
 
+@pytest.mark.slow
 def test_dead_letters_that_wait_are_no_orphans(
     api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -452,6 +463,7 @@ def test_a_catalog_that_somebody_else_makes_the_tables_of(tmp_path: Path) -> Non
         catalog.list_namespaces()
 
 
+@pytest.mark.slow
 def test_upkeep_by_a_clock_that_is_ahead_takes_nothing(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:
@@ -496,6 +508,7 @@ def test_offsets_of_many_partitions_lie_in_files_that_upkeep_keeps(
     assert values(lake, topic) == [*(b"%d" % number for number in range(5)), b"more"]
 
 
+@pytest.mark.slow
 def test_offsets_whose_file_is_gone_stop_the_table(
     api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -522,6 +535,7 @@ def test_configs_say_what_upkeep_keeps_unless_it_is_told() -> None:
     assert Maintenance().ages_ms({}) == (24 * HOUR_MS, 72 * HOUR_MS)
 
 
+@pytest.mark.slow
 def test_snapshots_expire_as_the_topics_config_says(api: ApiServer, lake: Lake, topic: str) -> None:
     for number in range(3):
         produce_values(api, topic, [b"%d" % number])

@@ -52,6 +52,7 @@ def s3_environment(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     return s3
 
 
+@pytest.mark.slow
 def test_duckdb_reads_a_table_and_what_became_of_it(api: ApiServer, lake: Lake, topic: str) -> None:
     produce(api, topic, 0, [new_record(b"k", b"1", headers=[("h", b"x")])] * 3)
     follow(api, lake, topic)
@@ -83,6 +84,7 @@ def test_duckdb_reads_an_upserted_table(api: ApiServer, lake: Lake, topic: str) 
     connection.close()
 
 
+@pytest.mark.slow
 def test_files_have_the_ids_of_columns_and_statistics(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:

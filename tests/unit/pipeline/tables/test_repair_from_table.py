@@ -89,6 +89,7 @@ def status(api: ApiServer, what: NotedKind, name: str) -> list[tuple[int, int]]:
     return [(start, end) for key, start, end, _ in rows if log.partition_name(key) == f"{name}-0"]
 
 
+@pytest.mark.slow
 def test_a_lost_run_comes_back_from_the_table(
     api: ApiServer, lake: Lake, lost: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -67,6 +67,7 @@ def test_avro_values_are_columns(
     }
 
 
+@pytest.mark.slow
 def test_a_newer_schema_adds_columns_and_widens_types(
     api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_newer_schema_adds_columns_and_widens_types(
     assert typed(api, lake, topic, registry).columns_added == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
@@ -138,6 +140,7 @@ def test_any_other_change_stops_this_table_alone_and_nothing_becomes_null(
     assert follow(api, lake, f"{topic}-other").rows == 1
 
 
+@pytest.mark.slow
 def test_bad_values_are_set_aside_and_the_table_goes_on(
     api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
@@ -160,6 +163,7 @@ def test_bad_values_are_set_aside_and_the_table_goes_on(
     ]
 
 
+@pytest.mark.slow
 def test_json_values_are_columns(
     api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
@@ -208,6 +212,7 @@ def test_json_values_are_columns(
     ]
 
 
+@pytest.mark.slow
 def test_references_are_followed(
     api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
@@ -238,6 +243,7 @@ def test_references_of_a_json_schema_are_followed(
     assert lake.rows(topic, "origin") == [({"code": "ATL"},)]
 
 
+@pytest.mark.slow
 def test_partition_by_a_value_s_field(
     api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
@@ -252,6 +258,7 @@ def test_partition_by_a_value_s_field(
     assert sorted(scan.to_arrow().column("id").to_pylist()) == [0, 2]
 
 
+@pytest.mark.slow
 def test_a_registry_that_is_away_stops_nothing_for_good(
     api: ApiServer, lake: Lake, topic: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +273,7 @@ def test_a_registry_that_is_away_stops_nothing_for_good(
     assert records_of(api, f"{topic}.dlq") == []
 
 
+@pytest.mark.slow
 def test_a_registry_s_user_comes_from_the_environment(
     api: ApiServer, lake: Lake, topic: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,6 +299,7 @@ def test_no_table_before_there_is_a_record(
     assert not list(lake.catalog().list_namespaces())
 
 
+@pytest.mark.slow
 def test_a_dropped_column_stops_the_table(
     api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
@@ -315,6 +324,7 @@ def test_a_field_that_is_named_as_a_column_of_every_table(
         typed(api, lake, topic, registry)
 
 
+@pytest.mark.slow
 def test_typed_values_are_upserted_and_evolve(
     api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
@@ -350,6 +360,7 @@ def test_typed_values_are_upserted_and_evolve(
     assert sorted(reasons(api, topic)) == ["no key", "the value does not begin with a schema id"]
 
 
+@pytest.mark.slow
 def test_a_schema_in_a_topics_config_needs_no_registry(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:

@@ -36,6 +36,7 @@ def by_key(api: ApiServer, lake: Lake, topic: str, registry: Registry, **changes
     return typed(api, lake, topic, registry, key_kind="registry", **changes)
 
 
+@pytest.mark.slow
 def test_a_key_is_a_column_of_its_schema(
     api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
@@ -177,6 +178,7 @@ def test_a_field_more_in_the_key_is_a_column_of_an_append_table_and_stops_an_ups
     assert lake.rows(f"{topic}_u", "n") == [(1,)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema", "one"), [(named("Key", ("id", "int")), {"id": 1}), ("bytes", b"1")]
 )
@@ -280,6 +282,7 @@ def test_a_protobuf_key_that_holds_more_than_its_column_is_a_bad_record(
     }
 
 
+@pytest.mark.slow
 def test_a_json_key_that_holds_more_than_its_column_is_a_bad_record(
     api: ApiServer, lake: Lake, topic: str, registry: Registry, tmp_path: Path
 ) -> None:
@@ -309,6 +312,7 @@ def test_a_json_key_that_holds_more_than_its_column_is_a_bad_record(
     assert lake.rows(topic, "n") == [(2,)]
 
 
+@pytest.mark.slow
 def test_a_registry_alone_makes_no_raw_topic_typed(
     api: ApiServer, lake: Lake, topic: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

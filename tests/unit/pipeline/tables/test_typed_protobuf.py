@@ -63,6 +63,7 @@ def flight_message(file: descriptor_pb2.FileDescriptorProto, name: str) -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
 
 
+@pytest.mark.slow
 def test_protobuf_values_are_columns(
     api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
@@ -95,6 +96,7 @@ def test_protobuf_values_are_columns(
     ]
 
 
+@pytest.mark.slow
 def test_a_descriptor_set_of_a_file(api: ApiServer, lake: Lake, topic: str, tmp_path: Path) -> None:
     file = flight_descriptor()
     known = descriptor_pb2.FileDescriptorProto.FromString(timestamp_pb2.DESCRIPTOR.serialized_pb)
@@ -128,6 +130,7 @@ message Airport { string code = 1; }
 """
 
 
+@pytest.mark.slow
 def test_the_text_of_a_proto_file(api: ApiServer, lake: Lake, topic: str, tmp_path: Path) -> None:
     (tmp_path / "common").mkdir()
     (tmp_path / "flights").mkdir()
@@ -143,6 +146,7 @@ def test_the_text_of_a_proto_file(api: ApiServer, lake: Lake, topic: str, tmp_pa
     ]
 
 
+@pytest.mark.slow
 def test_a_proto_file_that_can_t_be_compiled_says_why(tmp_path: Path) -> None:
     path = tmp_path / "flight.proto"
     path.write_text(PROTO)
@@ -170,6 +174,7 @@ def test_without_a_compiler_the_error_says_what_to_install(
     assert "pip install grpcio-tools" in told.value.hint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gives_descriptors", [True, False])
 def test_a_registry_s_protobuf_schema_with_an_import(
     api: ApiServer, lake: Lake, topic: str, registry: Registry, gives_descriptors: bool
@@ -199,6 +204,7 @@ def test_a_registry_s_protobuf_schema_with_an_import(
     assert lake.rows(topic, "id", "origin", "air_time") == [(5, {"code": "ATL"}, None)]
 
 
+@pytest.mark.slow
 def test_a_schema_is_asked_for_once_in_the_life_of_the_process(
     api: ApiServer, lake: Lake, topic: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,6 +252,7 @@ def test_an_import_s_name_is_a_file_of_its_own(name: str) -> None:
         compile_proto_texts("flight.proto", text + "\ud800", {}, subject="test")
 
 
+@pytest.mark.slow
 def test_a_file_s_schema_evolves_as_a_registry_s(
     api: ApiServer, lake: Lake, topic: str, tmp_path: Path
 ) -> None:

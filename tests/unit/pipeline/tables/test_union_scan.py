@@ -56,6 +56,7 @@ def half_filled(api: ApiServer, lake: Lake, topic: str, **changes: Any) -> None:
         produce_values(api, topic, [b"%d" % n for n in range(5, 8)], partition)
 
 
+@pytest.mark.slow
 def test_table_and_log_are_one_with_the_tables_columns(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:
@@ -75,6 +76,7 @@ def test_table_and_log_are_one_with_the_tables_columns(
     )
 
 
+@pytest.mark.slow
 def test_each_record_is_there_once_and_columns_and_filters_go_to_both_sides(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:
@@ -161,6 +163,7 @@ def around(patch: pytest.MonkeyPatch, step: str, meanwhile: Callable[[], None]) 
     patch.setattr(owner, name, wrapped)
 
 
+@pytest.mark.slow
 def test_what_is_in_neither_is_an_error_that_names_it(
     api: ApiServer, lake: Lake, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -173,6 +176,7 @@ def test_what_is_in_neither_is_an_error_that_names_it(
     assert [offset for partition, offset in found if partition == 1] == [0, 1, 2, 3, 4, 7]
 
 
+@pytest.mark.slow
 def test_an_agent_that_lags_behind_cleaning_is_asked_again_and_not_for_ever(
     api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,6 +299,7 @@ def test_a_column_that_another_program_renamed_is_refused(
         read(api, lake, topic)
 
 
+@pytest.mark.slow
 def test_cleaning_that_passed_the_pin_is_an_error(
     api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,6 +390,7 @@ def test_values_of_all_types_are_the_same_before_and_after_they_are_stored(
     assert read(api, lake, topic, registry=registry.url).sort_by("kafka_offset").equals(before)
 
 
+@pytest.mark.slow
 def test_a_schema_that_would_stop_the_table_stops_the_view(
     api: ApiServer, lake: Lake, topic: str, registry: Registry
 ) -> None:
@@ -497,6 +503,7 @@ def test_keys_of_a_schema_are_the_same_though_it_is_widened(
     assert seen() == before
 
 
+@pytest.mark.slow
 def test_a_stored_row_that_is_newer_stays_though_the_filter_excludes_it(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:
@@ -507,6 +514,7 @@ def test_a_stored_row_that_is_newer_stays_though_the_filter_excludes_it(
     assert of_keys(read(api, lake, topic, row_filter=EqualTo("value", b"old"))) == {}
 
 
+@pytest.mark.slow
 def test_a_table_that_is_too_far_behind_to_be_merged_in_memory_is_refused(
     api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

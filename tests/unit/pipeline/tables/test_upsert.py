@@ -76,6 +76,7 @@ def test_it_is_what_a_dictionary_would_hold(
         assert held(lake, topic) == model
 
 
+@pytest.mark.slow
 def test_between_partitions_the_later_timestamp_counts(
     api: ApiServer, lake: Lake, topic: str
 ) -> None:
@@ -90,6 +91,7 @@ def test_between_partitions_the_later_timestamp_counts(
     assert held(lake, topic)[b"k"] == b"new"
 
 
+@pytest.mark.slow
 def test_records_without_a_key_are_set_aside(api: ApiServer, lake: Lake, topic: str) -> None:
     write(api, topic, [(b"a", b"1"), (None, b"keyless"), (b"b", b"1")])
     assert upserted(api, lake, topic).bad_records == 1
@@ -141,6 +143,7 @@ def test_killed_at_any_step(
     assert [record.value for record in records_of(api, f"{topic}.dlq")] == [b"bad"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["stage_changes", "merge_bucket"])
 def test_an_executor_is_lost(
     api: ApiServer, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch, task: str

@@ -143,6 +143,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(transactions=st.lists(st.tuples(steps, st.booleans()), min_size=1, max_size=6))
 def test_what_is_committed_is_what_the_producer_sent_in_the_transaction(
     transactions: list[tuple[list[tuple[str, int, int]], bool]],

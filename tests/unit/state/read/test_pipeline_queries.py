@@ -94,6 +94,7 @@ def test_runs_that_overlap_a_range(
     assert [row[1] for row in objects.rows] == wanted
 
 
+@pytest.mark.slow
 def test_more_objects_than_one_statement_asks_for(tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path)
     count = KEYS_PER_STATEMENT + 3
