@@ -313,3 +313,33 @@ async def test_a_stranger_s_token_costs_one_look(world):
     world.journal.go_away()
     await asyncio.sleep(10)
     assert environment.is_reached(tokens.encode(b"stranger", 5))
+
+
+@pytest.mark.parametrize("grows", [False, True])
+async def test_a_database_that_holds_what_the_journal_has_not_is_noticed(world, grows):
+    """Also where the shard's own database is gone, which would show that the journal is older."""
+    one, two = await world.started("one"), await world.started("two")
+    await set_roles_policy(one.environment("default"))
+    await two.environment("default").reach(await written_for_sure(one.environment("default"), "a"))
+    before = world.journal.head
+    await world.close(two)
+    lost = await written_for_sure(one.environment("default"), "lost")
+    await world.close(one)
+    for path in one.data.glob("shard.sqlite*"):
+        path.unlink()
+    world.journal.come_back_older(before)
+    if grows:
+        # The lost entry's position is another's.
+        two = await world.started("two")
+        await written_for_sure(two.environment("default"), "instead")
+        await written_for_sure(two.environment("default"), "more")
+    with pytest.raises(JournalOlderError, match="its database is at position"):
+        await world.started("one")
+    ended = world.services[-1]
+    assert isinstance(ended.failed.exception(), JournalOlderError)
+    await world.close(ended)
+    again = await world.started("one")
+    assert roles_of(path_of(again)) == ({"a", "instead", "more"} if grows else {"a"})
+    # Tokens of the lost entry ask for nothing.
+    assert again.shard.history != b""
+    await again.environment("default").reach(lost)
