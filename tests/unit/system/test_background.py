@@ -24,6 +24,8 @@ AWAITED = {
     "app/run.py:_unless": "waited for, and its result is taken",
     "app/host/supervisor.py:Supervisor.start": "gathered at the end; a parent serves no clients",
     "kafka/net/exchange.py:Exchange.start": "its error closes the connection, with a line",
+    "kafka/handlers/sasl_token.py:serve": "its error ends the connection, with a line",
+    "kafka/net/tls_acceptor.py:TlsAcceptor._begin": "its result is taken when it is over",
     "kafka/handlers/list_offsets.py:_look_all_up": "a task group",
     "kafka/produce/long_produce.py:LongProduce.begin": "its error ends the connection, with a line",
     "kafka/net/piece_sender.py:PieceSender.send": "its error closes the connection, with a line",
