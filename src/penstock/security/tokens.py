@@ -104,8 +104,7 @@ class Tokens:
                     "verify_iat": False,
                 },
             )
-        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
-            # Not PyJWT's own: of JSON that is nested a thousand deep, or of a key of another kind.
+        except jwt.PyJWTError as error:
             raise AuthenticationFailedError(f"token: {_reason(error)}") from None
         return self._in_time(claims)
 

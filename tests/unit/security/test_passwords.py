@@ -9,6 +9,7 @@ import pytest
 from penstock.model.errors import OverloadedError
 from penstock.security import passwords
 from penstock.security.passwords import CHECKS_MAX, CHECKS_PER_ADDRESS_MAX, PasswordChecks
+from penstock.security.scram import credential as credentials
 from penstock.security.scram.credential import (
     ScramCredential,
     ScramMechanism,
@@ -40,6 +41,18 @@ async def test_the_password_alone_is_right(
     for wrong in (b"secre", b"secret ", b"Secret", b"", known.stored_key, known.server_key):
         assert not await checks.check(known, wrong, "a")
     assert not await checks.check(None, b"secret", "a")
+
+
+async def test_keys_are_compared_in_constant_time(
+    checks: PasswordChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[tuple[object, object]] = []
+    monkeypatch.setattr(
+        credentials.hmac, "compare_digest", lambda *both: compared.append(both) or False
+    )
+    known = credential(ScramMechanism.SHA_256)
+    assert not await checks.check(known, b"secret", "a")
+    assert compared == [(known.stored_key, known.stored_key)]
 
 
 async def test_the_loop_turns_while_a_password_is_checked(

@@ -235,3 +235,14 @@ def test_a_password_sent_in_clear_is_checked_by_the_same_credential() -> None:
     assert not has_password(CREDENTIAL, b"Pencil")
     assert "stored" not in repr(CREDENTIAL)
     assert CREDENTIAL.stored_key.hex() not in repr(CREDENTIAL)
+
+
+def test_proofs_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[object] = []
+    monkeypatch.setattr(
+        hmac, "compare_digest", lambda one, other: compared.append(other) or one == other
+    )
+    exchange = server()
+    exchange.evaluate(final(exchange.evaluate(FIRST.encode())))
+    assert exchange.complete
+    assert CREDENTIAL.stored_key in compared
