@@ -60,6 +60,7 @@ def test_an_empty_topic_is_refused(broker: ServerProcess, topic: str) -> None:
     assert "it holds no records" in str(result.exception)
 
 
+@pytest.mark.slow
 def test_latencies_count_what_is_measured_alone(broker: ServerProcess) -> None:
     # By the console script: the consumer is a process that starts from the same main module.
     done = run_penstock(
@@ -81,6 +82,7 @@ def test_producers_of_a_fan_have_a_partition_each(broker: ServerProcess, topic: 
     assert ends(broker.bootstrap, topic) == dict.fromkeys(range(4), 11)
 
 
+@pytest.mark.slow
 def test_all_consumers_are_connected_and_hear(
     broker: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ def join(connection: Connection, group: str, topic: str) -> str:
         member_id = joined.member_id
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_joining_leaves_the_group(
     broker: ServerProcess, topic: str, client: Client, connection: Connection
 ) -> None:
@@ -144,6 +145,7 @@ def impatient() -> Patience:
     return Patience(pytest.fail)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commit_interval_s", [3600.0, 0.0], ids=["heartbeat", "commit"])
 def test_a_member_that_its_group_went_on_without_joins_again(
     broker: ServerProcess,
@@ -211,6 +213,7 @@ def test_where_a_committed_offset_is_gone_the_nearest_record_is_next(
     assert client.admin.committed_offsets(group) == {place: 4}
 
 
+@pytest.mark.slow
 def test_an_advertised_address_that_is_wrong_is_named(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -227,6 +230,7 @@ def test_an_advertised_address_that_is_wrong_is_named(tmp_path: Path) -> None:
     assert told.startswith(f"penstock: connect {wrong}: Connection refused")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", [(), ("--group", "readers")])
 def test_a_topic_that_is_deleted_meanwhile_ends_the_reading(
     broker: ServerProcess, topic: str, client: Client, group: tuple[str, ...]

@@ -211,6 +211,7 @@ def test_what_was_given_up_for_a_failure_is_not_taken_for_it(topic: str, client:
     producer.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_away_for_too_long_is_named_with_the_reason(tmp_path: Path) -> None:
     with running_server(tmp_path, {}) as broker:
         address = parse_address(broker.bootstrap, setting="bootstrap")

@@ -140,6 +140,7 @@ SCENARIOS = pytest.mark.parametrize(
 Scenario = Callable[[Producing], Awaitable[None]]
 
 
+@pytest.mark.slow
 @SCENARIOS
 @pytest.mark.parametrize("configs", [{}, ONCE], ids=["wal", "object"])
 async def test_of_an_embedded_server(rig: Rig, scenario: Scenario, configs: dict[str, str]) -> None:

@@ -50,6 +50,7 @@ async def test_objects_of_the_lost_history_are_kept_until_it_is_closed(cluster: 
     assert not lost_objects & cluster.store.objects.keys()
 
 
+@pytest.mark.slow
 async def test_what_an_open_history_holds_back_is_condemned_once_it_is_closed(
     cluster: Cluster,
 ) -> None:

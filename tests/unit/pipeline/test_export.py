@@ -145,6 +145,7 @@ def test_offsets_before_the_logs_start_and_in_gaps_stay_unused(
     assert state.high_watermark == 5000
 
 
+@pytest.mark.slow
 def test_a_real_consumer_reads_over_the_gaps(
     api: ApiServer, topics: Topics, engine: LocalEngine, tmp_path: Path
 ) -> None:

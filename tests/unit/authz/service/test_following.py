@@ -137,6 +137,7 @@ def test_any_interleaving_gives_equal_databases_and_true_answers(seed, tmp_path_
     run(main, SeededRandom(seed))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(0.2))
 @given(seed=st.integers(0, 1 << 32))
 def test_a_killed_instance_goes_on_from_what_it_left(seed, tmp_path_factory):

@@ -53,6 +53,7 @@ def test_an_entity_is_written_as_kio_writes_it(api: str, version: int, nulls: bo
         assert schema.encode_response(entity) == written_by_kio(entity)
 
 
+@pytest.mark.slow
 def test_tagged_fields_at_their_defaults_are_left_out() -> None:
     seen = 0
     for api, version in EVERY_VERSION:

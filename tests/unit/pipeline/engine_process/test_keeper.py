@@ -181,6 +181,7 @@ with keeper:
 """
 
 
+@pytest.mark.slow
 def test_the_schedulers_death_ends_it() -> None:
     scheduler = subprocess.Popen(
         [sys.executable, "-c", SCHEDULER], stdout=subprocess.PIPE, text=True
