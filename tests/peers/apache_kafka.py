@@ -1,50 +1,78 @@
-"""A running broker of Apache Kafka, to ask what it answers; or a sentence why there is none.
+"""A running broker of Apache Kafka 4.3.1, to ask what it answers; or a sentence why there is none.
 
-What starts it is not part of this repository: `kafka/start PORT DATADIR` in the folder that
-PENSTOCK_PEERS names (docs/benchmarks.md).
+Its jars are those of the Java client (`peers.line_clients.kafka_java`).
 """
 
 from __future__ import annotations
 
-import os
+import base64
 import subprocess
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from peers.line_clients import kafka_java
 from support.ports import adjacent_ports
 from support.server import answers_metadata
 from support.waiting import eventually
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+FORMAT_SECONDS_MAX = 120
 STOP_SECONDS_MAX = 120
-HEAP = "-Xmx512m -Xms128m"
+HEAP = ("-Xmx512m", "-Xms128m")
+COMMON = """
+process.roles=broker,controller
+node.id=1
+inter.broker.listener.name=PLAINTEXT
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+offsets.topic.replication.factor=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+"""
 
 
 @contextmanager
 def running_kafka(folder: Path, **configs: str) -> Iterator[int]:
-    """A started one with its data and log in a folder: its port. Skips the test without Kafka.
+    """A started one with its data and log in a folder: its port. Skips the test without Java.
 
     Args:
         configs: of the broker; `_` stands for a dot.
     """
-    named = os.environ.get("PENSTOCK_PEERS")
-    start = (Path(named) if named else REPOSITORY.parent / "shared" / "peers") / "kafka" / "start"
-    home = Path(os.environ.get("PEERS_HOME", Path.home() / ".peers" / "kafka"))
-    if not start.is_file():
-        pytest.skip(f"there is no {start}: PENSTOCK_PEERS names the folder with kafka/start")
-    if not (home / "libs").is_dir():
-        pytest.skip(f"there are no jars of Kafka in {home}/libs: {start.parent}/install gets them")
+    program = kafka_java()
+    if isinstance(program, str):
+        pytest.skip(program)
+    *java, _ = program.command
     port = adjacent_ports(2)
-    lines = [f"{name.replace('_', '.')}={value}" for name, value in configs.items()]
-    environment = {**os.environ, "FOREGROUND": "1", "KAFKA_HEAP_OPTS": HEAP}
+    listeners = f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{port + 1}"
+    own = {
+        "listeners": listeners,
+        "advertised.listeners": listeners,
+        "controller.quorum.bootstrap.servers": f"127.0.0.1:{port + 1}",
+        "log.dirs": str(folder / "data"),
+        **{name.replace("_", "."): value for name, value in configs.items()},
+    }
+    properties = folder / "server.properties"
+    properties.write_text(COMMON + "".join(f"{name}={value}\n" for name, value in own.items()))
+    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    # An id that begins with "-" is taken for an option.
+    wanted = ("format", "--standalone", f"--cluster-id={cluster_id}", "-c", str(properties))
+    formatted = subprocess.run(
+        [*java, "kafka.tools.StorageTool", *wanted],
+        capture_output=True,
+        text=True,
+        timeout=FORMAT_SECONDS_MAX,
+        check=False,
+    )
+    assert formatted.returncode == 0, formatted.stdout + formatted.stderr
     log = folder / "kafka.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [start, str(port), str(folder / "data"), *lines],
-            env=environment,
+            [*java, *HEAP, "kafka.Kafka", str(properties)],
             stdout=output,
             stderr=output,
         )

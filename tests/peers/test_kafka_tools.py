@@ -37,7 +37,8 @@ def tool(server: ServerProcess) -> Tool:
 
     def run(name: str, *arguments: str, after: tuple[str, ...] = ()) -> str:
         where = ("--bootstrap-server", server.bootstrap)
-        command = [*program.command[:-1], f"{PACKAGE}.{name}", *arguments, *where, *after]
+        program_class = name if name.startswith("kafka.") else f"{PACKAGE}.{name}"
+        command = [*program.command[:-1], program_class, *arguments, *where, *after]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
         )
@@ -96,3 +97,21 @@ def test_log_dirs_and_the_cluster_are_described(
     assert len(found["logDirs"][0]["partitions"]) == 3
     assert "Cluster ID: " in tool("ClusterTool", "cluster-id")
     assert fetch_from(server.bootstrap, "t", 0, 0).error == "NONE"
+
+
+def test_quotas_are_set_and_described(tool: Tool) -> None:
+    configs = "kafka.admin.ConfigCommand"
+    bob = ("--entity-type", "users", "--entity-name", "bob", "--entity-type", "clients")
+    rates = ("--alter", "--add-config", "producer_byte_rate=1024,request_percentage=12.5")
+    tool(configs, *rates, *bob, "--entity-default")
+    address = ("--entity-type", "ips", "--entity-name", "10.0.0.1")
+    tool(configs, "--alter", "--add-config", "connection_creation_rate=5", *address)
+    said = tool(configs, "--describe", *bob)
+    assert "producer_byte_rate=1024.0" in said
+    assert "request_percentage=12.5" in said
+    assert "connection_creation_rate=5.0" in tool(configs, "--describe", *address)
+    gone = ("--alter", "--delete-config", "producer_byte_rate,request_percentage")
+    tool(configs, *gone, *bob, "--entity-default")
+    tool(configs, "--alter", "--delete-config", "connection_creation_rate", *address)
+    assert "producer_byte_rate" not in tool(configs, "--describe", *bob)
+    assert "connection_creation_rate" not in tool(configs, "--describe", *address)
