@@ -16,8 +16,6 @@ N ?= 1000
 SEED ?=
 # Processes that have whole files each: one more than the cores of a small machine, since tests wait.
 IN_THREE := -n 3 --dist loadfile
-# Where collecting the tests is a good part of the work, and what waits is left out.
-IN_TWO := -n 2 --dist loadfile
 
 # What is installed is what the locks name, by hash; nothing is built in an environment of its
 # own, since nothing would pin its tools.
@@ -46,7 +44,7 @@ pipeline: $(SPARK_STAMP) ## Compaction and tables on a schedule, on Spark, besid
 	@exec $(SPARK_ENV)/bin/penstock pipeline run $(ARGS)
 
 check: lint ## lint and the fast unit tests with few examples, in under 2 minutes: before each commit.
-	$(BIN)/pytest --hypothesis-profile=check -m "not slow" $(IN_TWO) tests/unit $(ARGS)
+	$(BIN)/pytest --hypothesis-profile=check -m "not slow" $(IN_THREE) tests/unit $(ARGS)
 
 test: $(TEST_STAMP) ## All that CI runs: lint, then every suite, with a table of times.
 	@$(BIN)/python tests/run.py

@@ -96,14 +96,14 @@ STAGES = (
     Stage("ruff format", (str(BIN / "ruff"), "format", "--check", "."), 5),
     Stage("mypy --strict", (str(BIN / "mypy"),), 25),
     Stage("import-linter", (str(BIN / "lint-imports"),), 5),
-    suite("tests/unit", 550, *IN_THREE),
+    suite("tests/unit", 800, *IN_THREE),
     # In this order: the last ones may still run when nothing else does.
     beside(suite("tests/sim", 800)),
-    beside(program("planted bugs", 600, "tests/sim/planted.py", f"--by={SEED}", "--one-in=3")),
+    beside(program("planted bugs", 1_400, "tests/sim/planted.py", f"--by={SEED}", "--one-in=3")),
     beside(program("seeds", 600, "tests/sim/run.py", f"--base={SEED}", "--count=75")),
     # Long ones first: the last one to begin has nothing to run together with.
     waiting(suite("tests/cluster", 900, *IN_THREE)),
-    waiting(suite("tests/spark", 900, *IN_TWO)),
+    waiting(suite("tests/spark", 1_400, *IN_TWO)),
     waiting(suite("tests/crash", 600, *IN_THREE)),
     waiting(suite("tests/clients", 500, *IN_TWO)),
     waiting(suite("tests/chaos", 250)),

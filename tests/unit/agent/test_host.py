@@ -233,6 +233,7 @@ async def test_no_worker_goes_by_age_while_the_writer_doubts_its_clock(pair: Pai
     assert pair.other.ages.now_ms() is None
 
 
+@pytest.mark.slow
 async def test_a_frame_that_is_not_synced_ends_the_process_and_is_not_acknowledged(
     pair: Pair,
 ) -> None:

@@ -74,6 +74,7 @@ def test_latencies_count_what_is_measured_alone(broker: ServerProcess) -> None:
     assert 0 < found["acknowledged"]["p50_ms"] <= found["acknowledged"]["max_ms"]
 
 
+@pytest.mark.slow
 def test_producers_of_a_fan_have_a_partition_each(broker: ServerProcess, topic: str) -> None:
     options = ("--producers", "4", "--rate", "10", "--seconds", "1", "--warmup", "0")
     found = report(run(broker, "fan", *options, "--topic", topic, "--json"))

@@ -181,6 +181,7 @@ def test_a_member_that_its_group_went_on_without_ends_without_a_word(
     assert client.admin.committed_offsets(group) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("committed", "goes_on_at"), [(99, 3), (0, 2)], ids=["ahead", "deleted"])
 def test_where_a_committed_offset_is_gone_the_nearest_record_is_next(
     broker: ServerProcess,
@@ -244,6 +245,7 @@ def test_a_topic_that_is_deleted_meanwhile_ends_the_reading(
         assert "there is no such topic" in command.stderr.read().decode()
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_reading_is_no_failure(broker: ServerProcess, topic: str) -> None:
     produce(broker, topic, "one\n")
     arguments = ("consume", topic, "--from-beginning", "--server", broker.bootstrap)

@@ -37,6 +37,7 @@ def consumed(broker: ServerProcess, topic: str) -> list[str]:
     return result.stdout.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", [(), ("-",)])
 def test_lines_of_an_open_pipe_are_sent_without_waiting_for_more(
     broker: ServerProcess, topic: str, files: tuple[str, ...]
@@ -74,6 +75,7 @@ def test_what_was_read_before_an_interrupt_is_sent(broker: ServerProcess, topic:
     assert consumed(broker, topic) == ["one", "two"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("refused", "told"),
     [
@@ -148,6 +150,7 @@ def stopped(broker: ServerProcess) -> Iterator[None]:
         broker.process.send_signal(signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_records_whose_sending_was_interrupted_are_stored_once(
     broker: ServerProcess, topic: str, client: Client
 ) -> None:
@@ -167,6 +170,7 @@ def test_records_whose_sending_was_interrupted_are_stored_once(
     assert json.loads(run(broker, "topic", "describe", topic, "--json").stdout)
 
 
+@pytest.mark.slow
 def test_after_a_record_that_is_too_large_nothing_is_sent(
     broker: ServerProcess, topic: str, client: Client
 ) -> None:
@@ -225,6 +229,7 @@ def test_a_server_that_is_away_for_too_long_is_named_with_the_reason(tmp_path: P
     assert str(raised.value).endswith(f": {broker.bootstrap}: Connection refused; tried for 1 s")
 
 
+@pytest.mark.slow
 def test_what_the_buffer_has_no_room_for_waits(
     broker: ServerProcess, topic: str, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

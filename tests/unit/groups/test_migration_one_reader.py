@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -305,4 +306,4 @@ def owned(machine: ClassicGroup | ConsumerGroup, topic_id: bytes) -> dict[str, N
 
 
 Migration.TestCase.settings = settings(stateful_step_count=40)
-TestMigration = Migration.TestCase
+TestMigration = pytest.mark.slow(Migration.TestCase)

@@ -228,6 +228,7 @@ async def test_nothing_is_trimmed_behind_another_agents_snapshot_that_is_damaged
     assert "nothing is trimmed behind a damaged snapshot" in caplog.text
 
 
+@pytest.mark.slow
 async def test_two_archivers_at_one_time_do_no_harm(cluster: Cluster) -> None:
     one, two = await cluster.agent(1), await cluster.agent(2)
     archivers = [archiver_of(one), archiver_of(two)]

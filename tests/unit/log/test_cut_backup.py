@@ -133,6 +133,7 @@ def test_a_destination_that_holds_something_is_left_alone(source: Path, tmp_path
     assert not verify_path(source).findings
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_anywhere_in_a_backup_is_refused(source: Path, tmp_path: Path) -> None:
     to = memory_store(tmp_path)
     copy_to(source, to)

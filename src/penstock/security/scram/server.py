@@ -1,7 +1,8 @@
 """The server's side of one SCRAM exchange: two messages in, two out. Pure.
 
 A user that doesn't exist gets a salt, too, always the same one, and is refused only where a wrong
-password is: so the answers don't say which users there are.
+password is. So the answers don't say which users there are, where credentials are as those that
+`penstock user create` makes by default: other iterations, or a salt of another length, do.
 """
 
 import hashlib

@@ -45,6 +45,7 @@ def answers(random):
     yield from plans._plans.values()
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(0.5))
 @given(st.randoms(use_true_random=False))
 def test_random_questions_have_one_answer(random):

@@ -52,6 +52,7 @@ async def world(virtual_loop, tmp_path):
     assert not virtual_loop.faults, virtual_loop.faults
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(0.2))
 @given(seed=st.integers(0, 1 << 32))
 def test_any_interleaving_gives_equal_databases_and_true_answers(seed, tmp_path_factory):

@@ -172,6 +172,7 @@ async def test_a_filter_that_means_nothing_is_refused(
     assert await describe(client, *components) == code
 
 
+@pytest.mark.slow
 async def test_ten_thousand_entities_are_many_commands_and_one_answer(
     client: ApiClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
