@@ -5,7 +5,6 @@ from typing import Final
 from penstock.kafka.net.lanes import Lane
 from penstock.kafka.net.movement import Ending
 from penstock.kafka.net.unserved import Unserved
-from penstock.kafka.quotas.quotas import KEYS
 from penstock.kafka.registry import APIS
 from penstock.log.append.flight import Flight
 from penstock.log.append.group_commit import GroupCommit
@@ -19,6 +18,7 @@ from penstock.model.errors import (
 )
 from penstock.observability.histogram import Histogram
 from penstock.observability.metrics import Metrics
+from penstock.security.quota import KEYS
 
 _STAGES: Final = {
     "request": "penstock_request_duration_seconds",

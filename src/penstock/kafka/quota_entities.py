@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import ItemError
-from penstock.security.quota import CLIENT_ID, DEFAULT, IP, TYPES, USER, QuotaEntity, plain_ip
+from penstock.security.acl import plain_host
+from penstock.security.quota import CLIENT_ID, DEFAULT, IP, TYPES, USER, QuotaEntity
 
 if TYPE_CHECKING:
     from kio.schema.describe_client_quotas.v1.request import ComponentData
@@ -32,7 +33,7 @@ def entity_of(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:
             raise ItemError(ErrorCode.INVALID_REQUEST, f"the entity has two names of type {kind}")
         if name == "":
             raise ItemError(ErrorCode.INVALID_REQUEST, f"the name of the {kind} is empty")
-        named[kind] = DEFAULT if name is None else plain_ip(name) if kind == IP else name
+        named[kind] = DEFAULT if name is None else plain_host(name) if kind == IP else name
     return QuotaEntity(named.get(USER), named.get(CLIENT_ID), named.get(IP))
 
 
@@ -84,7 +85,7 @@ def _name(kind: str, match_type: int, match: str | None) -> str | None:
     if match_type == EXACT:
         if match is None:
             raise ItemError(ErrorCode.INVALID_REQUEST, f"the filter of {kind} lacks the name")
-        return plain_ip(match) if kind == IP else match
+        return plain_host(match) if kind == IP else match
     if match is not None:
         raise ItemError(
             ErrorCode.INVALID_REQUEST,

@@ -17,6 +17,14 @@ REQUEST_PERCENTAGE: Final = "request_percentage"
 CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
 CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
 
+KEYS: Final = (
+    PRODUCER_BYTE_RATE,
+    CONSUMER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    CONTROLLER_MUTATION_RATE,
+    CONNECTION_CREATION_RATE,
+)
+
 DEFAULT: Final = ""
 """The name of the default entity of a type: it holds for each name without a quota of its own."""
 NAME_LENGTH_MAX: Final = 2_000
@@ -100,11 +108,3 @@ def value_problem(change: QuotaChange) -> str | None:
     if value % 1.0 > _FRACTION:
         return f"{change.key} is {value:g}: it must be a whole number"
     return None
-
-
-def plain_ip(address: str) -> str:
-    """Return an address as quotas name it: one spelling for each address."""
-    try:
-        return str(ipaddress.ip_address(address))
-    except ValueError:
-        return address

@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from penstock.security.acl import plain_host
 from penstock.security.quota import (
     CONNECTION_CREATION_RATE,
     DEFAULT,
     QuotaChange,
     QuotaEntity,
-    plain_ip,
 )
 
 FOUND_MAX: Final = 10_000
@@ -104,7 +104,7 @@ class QuotaIndex:
         """Return how many connections per second an address may open; None: any number."""
         if not self._counts[CONNECTION_CREATION_RATE]:
             return None
-        own = QuotaEntity(ip=plain_ip(address))
+        own = QuotaEntity(ip=plain_host(address))
         for entity in (own, QuotaEntity(ip=DEFAULT)):
             rate = self._by_entity.get(entity, _NONE).get(CONNECTION_CREATION_RATE)
             if rate is not None:

@@ -17,13 +17,9 @@ from penstock.cli.options import (
 from penstock.cli.tables import print_json, print_table
 from penstock.security.quota import (
     CLIENT_ID,
-    CONNECTION_CREATION_RATE,
-    CONSUMER_BYTE_RATE,
-    CONTROLLER_MUTATION_RATE,
     DEFAULT,
     IP,
-    PRODUCER_BYTE_RATE,
-    REQUEST_PERCENTAGE,
+    KEYS,
     USER,
     QuotaChange,
     QuotaEntity,
@@ -32,13 +28,6 @@ from penstock.security.quota import (
 )
 
 COLUMNS: Final = (USER, CLIENT_ID, IP, "key", "value")
-KEYS: Final = (
-    PRODUCER_BYTE_RATE,
-    CONSUMER_BYTE_RATE,
-    REQUEST_PERCENTAGE,
-    CONTROLLER_MUTATION_RATE,
-    CONNECTION_CREATION_RATE,
-)
 
 
 class Names(Struct, frozen=True, kw_only=True):

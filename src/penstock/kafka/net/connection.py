@@ -401,11 +401,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._state.principal = name_client(certificate)
         except PenstockError as error:
             self._instruments.count("failed_authentications")
-            count = self._host.seldom.due(f"authentication {self.client_host}")
-            if count:
-                logger.warning(
-                    "closed %s: %s (%d since the last such line)", self.peer, error, count
-                )
+            self._say_seldom(f"authentication {self.client_host}", error, logging.WARNING)
             self.abort()
 
     def _admits(self, exchange: Exchange) -> bool:
@@ -704,16 +700,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
             )
         elif isinstance(error, OF_AUTHENTICATION):
             # A client that tries again and again must not fill the log.
-            count = self._host.seldom.due(f"authentication {self.client_host}")
-            if count:
-                logger.warning(
-                    "closed %s: %s (%d since the last such line)", self.peer, error, count
-                )
+            self._say_seldom(f"authentication {self.client_host}", error, logging.WARNING)
         elif isinstance(error, LateRequestError):
             self._instruments.count("late_transaction_requests")
-            count = self._host.seldom.due("late transaction requests")
-            if count:
-                logger.info("closed %s: %s (%d since the last such line)", self.peer, error, count)
+            self._say_seldom("late transaction requests", error, logging.INFO)
         elif isinstance(error, PenstockError):
             if isinstance(error, InvalidRequestError):
                 self._instruments.count("malformed_requests")
@@ -721,3 +711,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         else:
             logger.error("closed %s: %s failed", self.peer, self._fault_api, exc_info=error)
         self._close_when_sent()
+
+    def _say_seldom(self, what: str, error: PenstockError, level: int) -> None:
+        count = self._host.seldom.due(what)
+        if count:
+            text = "closed %s: %s (%d since the last such line)"
+            logger.log(level, text, self.peer, error, count)

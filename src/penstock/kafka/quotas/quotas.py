@@ -6,10 +6,6 @@ from penstock.kafka.quotas.bucket import Bucket
 from penstock.ports.clock import Clock
 from penstock.security.quota import (
     CONNECTION_CREATION_RATE,
-    CONSUMER_BYTE_RATE,
-    CONTROLLER_MUTATION_RATE,
-    PRODUCER_BYTE_RATE,
-    REQUEST_PERCENTAGE,
     QuotaEntity,
 )
 from penstock.security.quota_index import Limit, QuotaIndex
@@ -21,13 +17,6 @@ REQUEST_WAIT_MAX_S: Final = 1.0
 """The longest throttling for request_percentage (KIP-124: one window)."""
 BUCKETS_MAX: Final = 50_000
 """Above this, buckets that are full are dropped: a new one would be the same."""
-KEYS: Final = (
-    PRODUCER_BYTE_RATE,
-    CONSUMER_BYTE_RATE,
-    REQUEST_PERCENTAGE,
-    CONTROLLER_MUTATION_RATE,
-    CONNECTION_CREATION_RATE,
-)
 
 
 class Quotas:
