@@ -10,12 +10,12 @@ pausing, stalled peers and closing work as for other replies.
 import asyncio
 import os
 import socket
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from typing_extensions import Buffer
 
+from penstock.kafka.net.turns import TurnSender
 from penstock.log.fetch.regions import FileRegion
 from penstock.model.errors import CorruptDataError
 
@@ -28,7 +28,7 @@ _CORK: Final[int] = getattr(socket, "TCP_CORK", 0)
 one of its own. Source: tcp(7)."""
 
 
-class FileSender:
+class FileSender(TurnSender[Buffer | FileRegion]):
     """The unsent part of one connection's replies, from the first region on.
 
     Args:
@@ -43,18 +43,13 @@ class FileSender:
         emptied: Callable[[], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        self._transport = transport
+        super().__init__(transport, emptied=emptied)
         self._socket = transport.get_extra_info("socket")
         self._descriptor: int = self._socket.fileno()
         self._corked = False
-        self._emptied = emptied
         self._failed = failed
-        self._queue: deque[Buffer | FileRegion] = deque()
         self._sent = 0
         """Bytes of the queue's first part that have left."""
-        self._turn: asyncio.Handle | None = None
-        self.unsent_bytes = 0
-        """Bytes of all parts that wait here."""
 
     @staticmethod
     def fits(transport: asyncio.Transport) -> bool:
@@ -65,37 +60,11 @@ class FileSender:
             and transport.get_extra_info("sslcontext") is None
         )
 
-    @property
-    def busy(self) -> bool:
-        """Whether something waits here."""
-        return bool(self._queue)
-
     def send(self, parts: Sequence[Buffer | FileRegion]) -> None:
         """Send after what waits already."""
-        begins = not self._queue
-        self._queue.extend(parts)
-        self.unsent_bytes += sum(map(len, parts))  # type: ignore[arg-type]
-        if begins:
-            self._go()
-
-    def resume(self) -> None:
-        """The transport's write buffer is empty again."""
-        if self._queue and self._turn is None and self._go():
-            self._emptied()
-
-    def clear(self) -> None:
-        """Forget everything: the connection is gone."""
-        self._queue.clear()
-        self.unsent_bytes = 0
-        if self._turn is not None:
-            self._turn.cancel()
-
-    def _next_turn(self) -> None:
-        self._turn = None
-        self.resume()
+        self._add(parts, sum(map(len, parts)))  # type: ignore[arg-type]
 
     def _go(self) -> bool:
-        """Send until the socket is full, a turn is over or nothing is left; whether it's that."""
         transport, queue = self._transport, self._queue
         left = _TURN_BYTES
         try:
@@ -108,7 +77,7 @@ class FileSender:
                     self.clear()
                     return False
                 if left <= 0:
-                    self._turn = asyncio.get_running_loop().call_soon(self._next_turn)
+                    self._end_turn()
                     return False
                 part = queue[0]
                 if type(part) is FileRegion:

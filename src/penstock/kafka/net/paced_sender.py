@@ -5,12 +5,12 @@ whose buffer it doesn't count: a peer that reads nothing would have the server h
 twice, where no limit sees it. What waits here is counted.
 """
 
-import asyncio
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from typing_extensions import Buffer
+
+from penstock.kafka.net.turns import TurnSender
 
 PIECE_BYTES: Final = 64 << 10
 """The socket's transport pauses above as much."""
@@ -18,53 +18,15 @@ _TURN_BYTES: Final = 1 << 20
 """Encrypted at most, about a millisecond's work, before other connections have their turn."""
 
 
-class PacedSender:
-    """The unsent part of one connection's replies.
-
-    Args:
-        emptied: called when all has been given away, if that was not within `send`.
-    """
-
-    def __init__(self, transport: asyncio.Transport, *, emptied: Callable[[], None]) -> None:
-        self._transport = transport
-        self._emptied = emptied
-        self._queue: deque[memoryview] = deque()
-        self._turn: asyncio.Handle | None = None
-        self.unsent_bytes = 0
-        """Bytes of all parts that wait here."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether something waits here."""
-        return bool(self._queue)
+class PacedSender(TurnSender[memoryview]):
+    """The unsent part of one connection's replies."""
 
     def send(self, parts: Sequence[Buffer]) -> None:
         """Send after what waits already."""
-        begins = not self._queue
         views = [memoryview(part).cast("B") for part in parts]
-        self._queue.extend(view for view in views if view)
-        self.unsent_bytes += sum(map(len, views))
-        if begins:
-            self._go()
-
-    def resume(self) -> None:
-        """The transport's write buffer is empty again."""
-        if self._queue and self._turn is None and self._go():
-            self._emptied()
-
-    def clear(self) -> None:
-        """Forget everything: the connection is gone."""
-        self._queue.clear()
-        self.unsent_bytes = 0
-        if self._turn is not None:
-            self._turn.cancel()
-
-    def _next_turn(self) -> None:
-        self._turn = None
-        self.resume()
+        self._add((view for view in views if view), sum(map(len, views)))
 
     def _go(self) -> bool:
-        """Send until the socket is full, a turn is over or nothing is left; whether it's that."""
         transport, queue = self._transport, self._queue
         left = _TURN_BYTES
         while queue:
@@ -74,7 +36,7 @@ class PacedSender:
             if transport.get_write_buffer_size():
                 return False
             if left <= 0:
-                self._turn = asyncio.get_running_loop().call_soon(self._next_turn)
+                self._end_turn()
                 return False
             piece = self._take()
             left -= len(piece)
