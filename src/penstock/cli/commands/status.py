@@ -28,6 +28,17 @@ def _flat(value: JsonObject, prefix: str = "") -> list[tuple[str, str]]:
     for name, item in value.items():
         if isinstance(item, dict):
             rows += _flat(item, f"{prefix}{name}.")
+        elif isinstance(item, list) and item:
+            rows += [(prefix + name, _text(each)) for each in item]
         else:
-            rows.append((prefix + name, "-" if item is None else str(item)))
+            rows.append((prefix + name, _text(item)))
     return rows
+
+
+def _text(item: object) -> str:
+    """Show an item on one line; what is empty or unknown is a dash, as in tables."""
+    if isinstance(item, bool):
+        return "yes" if item else "no"
+    if isinstance(item, dict):
+        return ", ".join(f"{name} {_text(each)}" for name, each in item.items())
+    return "-" if item in (None, "", []) else str(item)
