@@ -20,7 +20,7 @@ from contextlib import closing
 from pathlib import Path
 
 from penstock.model.ids import PARTITION_BITS
-from penstock.replica import Replica
+from penstock.replica.replica import Replica
 from penstock.state.apply.machine import LogMachine
 from penstock.state.commands import (
     AnyCommand,

@@ -33,8 +33,8 @@ from bench_commit import SystemClock, SystemRandom
 from fsync_floor import measure
 from penstock.model.ids import TopicKey, partition_key
 from penstock.order.protocol import AgentIdentity
-from penstock.replica import Replica
 from penstock.replica.postgres import PostgresJournal
+from penstock.replica.replica import Replica
 from penstock.state.answers import Refused, RunsCommitted
 from penstock.state.apply.machine import LogMachine
 from penstock.state.commands import (

@@ -24,9 +24,9 @@ from pathlib import Path
 from bench_commit import SystemClock, SystemRandom
 from penstock.model.ids import PARTITION_BITS
 from penstock.objects import open_store
-from penstock.replica import verify_snapshot
 from penstock.replica.archive import Archive
 from penstock.replica.bootstrap import bootstrap
+from penstock.replica.snapshot import verify_snapshot
 from penstock.state.apply.machine import LogMachine
 from penstock.state.commands import CommitRuns, CreateTopic, RunCommit
 from penstock.state.orders import LocalJournal, open_local_journal

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from bench_commit import SystemClock
-from penstock.replica import Applied
+from penstock.replica.applied import Applied
 from penstock.replica.follower import Follower
 from penstock.replica.postgres import PostgresJournal
 from support.postgres import DEFAULTS, running_postgres

@@ -18,7 +18,7 @@ import psycopg
 import pytest
 from oso_cloud import Oso, Value
 
-from penstock.replica import state_digest
+from penstock.replica.dump import state_digest
 from support.authz import POLICY, TEST_KEY, AuthzProcess
 from support.authz_instances import instances
 from support.postgres import PostgresServer

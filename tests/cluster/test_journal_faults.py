@@ -11,7 +11,7 @@ import pytest
 
 from penstock.model.errors import InvalidRequestError, JournalOlderError, RetryableError
 from penstock.order.cluster_order import ClusterOrderSettings
-from penstock.replica import state_digest
+from penstock.replica.dump import state_digest
 from penstock.replica.postgres import PostgresJournal, PostgresSettings
 from penstock.replica.postgres.checks import check_durability
 from penstock.state.answers import ProducerIds

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from crash.test_damage import COUNT, http, value
 from penstock.cli.main import root
-from penstock.replica import JournalFiles
+from penstock.replica.journal_files import JournalFiles
 from penstock.system.files import PosixDevice
 from penstock.wal import entries_after
 from support.raw_fetch import fetch_from

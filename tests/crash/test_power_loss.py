@@ -22,7 +22,7 @@ import pytest
 
 from penstock.model.ids import partition_key
 from penstock.order.local_journal import Prepared
-from penstock.replica import JournalEntry
+from penstock.replica.snapshot import JournalEntry
 from penstock.state.commands import TrimLog
 from penstock.state.order_types import AppliedEntry
 from penstock.wal import WalPlace

@@ -18,7 +18,7 @@ from penstock.authz.service.shard import SharedJournal
 from penstock.authz.state.entries import Done, Insert, Outcome
 from penstock.model.errors import RetryableError
 from penstock.ports.objects import ObjectStore
-from penstock.replica import state_digest
+from penstock.replica.dump import state_digest
 from support.authz import POLICY, insert, set_policy, write
 from support.simulated.journal import JournalFaults, SimulatedJournal
 from support.simulated.randomness import SeededRandom

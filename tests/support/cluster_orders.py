@@ -12,7 +12,7 @@ from penstock.order.cluster_order import ClusterOrderSettings
 from penstock.order.protocol import AgentIdentity
 from penstock.ports.clock import Clock
 from penstock.ports.journal import Journal
-from penstock.replica import Replica
+from penstock.replica.replica import Replica
 from penstock.state.apply.machine import LogMachine
 from penstock.state.order_types import AppliedEntries, AppliedEntry
 from penstock.state.orders import ClusterOrder, begin_cluster_order

@@ -56,7 +56,6 @@ REASONS: Final = {
     "authz/service/environment.py Environment.ask: (TooCostlyError, OverloadedError)": AGAIN,
     "authz/service/environment.py Environment.moved: TimeoutError": TIMER,
     "authz/service/following.py StreamFollower._outcome: TimeoutError": TOLD,
-    "authz/service/tokens.py _parsed: (binascii.Error, ValueError)": DECODED,
     "authz/polar/recursion.py exists: _OpenCallError": AGAIN,
     # cli: a person reads what it prints
     "cli/authz_calls.py call_service: (ValueError, KeyError, TypeError)": DECODED,
@@ -290,6 +289,10 @@ REASONS: Final = {
     "replica/follower.py Follower._back_off: TimeoutError": TIMER,
     "replica/follower.py Follower._idle: TimeoutError": TIMER,
     "replica/heads.py ConfirmedHeads.run: TimeoutError": TIMER,
+    "replica/service/service.py AsyncService._begin: InDoubtError": "the next call raises the reason",
+    "replica/service/service.py AsyncService._begin: RetryableError": "the status says so",
+    "replica/sqlite_journal.py SqliteJournal._is_changed: sqlite3.Error": "the read that follows raises",
+    "replica/tokens.py _parsed: (binascii.Error, ValueError)": DECODED,
     "replica/journal_files.py JournalFiles._keep_torn: FileNotFoundError": ABSENT,
     "replica/journal_files.py JournalFiles.trim: suppress FileNotFoundError": LOST_RACE,
     "replica/postgres/appends.py _position: (IndexError, struct.error)": DECODED,

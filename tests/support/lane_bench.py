@@ -17,7 +17,7 @@ from penstock.model.errors import FatalStorageError, PenstockError, StorageFullE
 from penstock.model.ids import PartitionKey
 from penstock.order.outcome import Standing
 from penstock.records.batch import NewBatch
-from penstock.replica import Applied
+from penstock.replica.applied import Applied
 from penstock.state.answers import AnyAnswer, BatchStatus, Done, RunsCommitted
 from penstock.state.apply.machine import EntryOutcome
 from penstock.state.commands import AnyCommand, CommitRuns

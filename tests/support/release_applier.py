@@ -37,7 +37,7 @@ def apply_all(journals: list[Any], columns: dict[str, list[str]] | None = None) 
 
 
 def _apply(journal: list[Any], columns: dict[str, list[str]] | None) -> Any:
-    from penstock.replica import Replica
+    from penstock.replica.replica import Replica
 
     try:
         from penstock.state.apply.machine import LogMachine

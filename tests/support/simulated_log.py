@@ -25,7 +25,7 @@ from penstock.log.wals.claims import WalFolder
 from penstock.objects.local import LocalStore
 from penstock.order.local_journal import Prepared
 from penstock.ports.random import Random
-from penstock.replica import JournalEntry, SnapshotInfo
+from penstock.replica.snapshot import JournalEntry, SnapshotInfo
 from penstock.state.commands import AnyCommand
 from penstock.state.order_types import AppliedEntry
 from penstock.state.orders import LocalJournal

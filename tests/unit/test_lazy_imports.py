@@ -29,6 +29,7 @@ REASONS = (
     ("app/*.py", "penstock.app.api.*", "the HTTP port comes after Kafka clients are served"),
     ("app/listening.py", "penstock.security.*", "most servers have neither TLS nor SASL"),
     ("objects/opening.py", "penstock.objects.bucket", "obstore is for buckets alone"),
+    ("replica/*.py", "penstock.replica.postgres*", "psycopg is for journals in PostgreSQL alone"),
     ("recovery/*.py", "penstock.replica.postgres*", "psycopg is for journals in PostgreSQL alone"),
     ("pipeline/*.py", "penstock.*", "numba, pyspark and pyiceberg load where they are used alone"),
 )

@@ -24,12 +24,12 @@ from penstock.log.snapshot_check import Compared
 from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
 from penstock.ports.clock import Clock
 from penstock.ports.journal import Journal, JournalHead, JournalRow
-from penstock.replica import SnapshotInfo
 from penstock.replica.archive import Archive
 from penstock.replica.archive_format import STRETCH_BYTES_MAX, SnapshotName, StretchName
 from penstock.replica.beginning import read_beginning
 from penstock.replica.history import PresentHistory
 from penstock.replica.marks import RowMark
+from penstock.replica.snapshot import SnapshotInfo
 from penstock.system.heard import Cause, heard
 
 T = TypeVar("T")

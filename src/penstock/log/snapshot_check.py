@@ -25,7 +25,6 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.ports.journal import Journal, JournalRow
-from penstock.replica import Replica, SnapshotInfo
 from penstock.replica.archive import Archive
 from penstock.replica.archive_format import encode_rows, rows_of
 from penstock.replica.beginning import read_beginning
@@ -33,6 +32,8 @@ from penstock.replica.bootstrap import bootstrap, drop_replica
 from penstock.replica.database import connect_reader, translate
 from penstock.replica.dump import state_digest, table_digests
 from penstock.replica.history import PresentHistory
+from penstock.replica.replica import Replica
+from penstock.replica.snapshot import SnapshotInfo
 from penstock.state.apply.machine import LogMachine
 from penstock.state.digest_plan import differing_tables
 from penstock.state.meta import FEATURE_LEVEL

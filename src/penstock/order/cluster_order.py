@@ -42,10 +42,11 @@ from penstock.order.write_stop import WriteStop
 from penstock.ports.clock import Clock
 from penstock.ports.journal import Journal
 from penstock.ports.random import Random
-from penstock.replica import Replica, SnapshotInfo
 from penstock.replica.ended_tasks import end_tasks
 from penstock.replica.follower import Follower, FollowerSettings
 from penstock.replica.heads import HeadReading
+from penstock.replica.replica import Replica
+from penstock.replica.snapshot import SnapshotInfo
 from penstock.system import background
 from penstock.system.backoff import Backoff
 from penstock.system.heard import Cause, heard

@@ -22,7 +22,7 @@ from penstock.order.entry_window import Call, EntryWindow, Sending, WindowEntry
 from penstock.order.outcome import Outcome, Standing
 from penstock.order.protocol import CommandProtocol, Levels
 from penstock.ports.clock import Clock
-from penstock.replica import Applied
+from penstock.replica.applied import Applied
 from penstock.system import background
 from penstock.system.backoff import Backoff
 from penstock.system.heard import Cause, heard

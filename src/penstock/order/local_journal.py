@@ -27,12 +27,9 @@ from penstock.order.protocol import (
 )
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
-from penstock.replica import (
-    JournalEntry,
-    JournalFiles,
-    Replica,
-    SnapshotInfo,
-)
+from penstock.replica.journal_files import JournalFiles
+from penstock.replica.replica import Replica
+from penstock.replica.snapshot import JournalEntry, SnapshotInfo
 
 CLUSTER_ID_BYTES: Final = 16
 REPLAY_ENTRIES_MAX: Final = 1000

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
 from penstock.order.outcome import Outcome
-from penstock.replica import Applied
+from penstock.replica.applied import Applied
 
 __all__ = ["AppliedEntries", "AppliedEntry", "Committer", "Heads", "OnApplied", "Order"]
 

@@ -33,11 +33,11 @@ from penstock.recovery.point_in_time import Moment, RestoredState, TakeObjects, 
 from penstock.recovery.restore import is_unfinished, leave_note, remove_cut
 from penstock.recovery.stored_backup import is_backup, verify_backup
 from penstock.recovery.verify import FindingKind, VerifyReport, verify
-from penstock.replica import Replica
 from penstock.replica.archive import Archive
 from penstock.replica.archive_format import SNAPSHOTS_PREFIX, SnapshotName
 from penstock.replica.beginning import RESTORED_POSITION, read_beginning
 from penstock.replica.bootstrap import Bootstrapped, bootstrap, replay
+from penstock.replica.replica import Replica
 from penstock.replica.snapshot import read_snapshot_info
 from penstock.segment.keys import SEGMENTS_PREFIX
 from penstock.state.apply.machine import LogMachine

@@ -24,12 +24,12 @@ from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
 from penstock.recovery.due_runs import DueOf, due_runs
 from penstock.recovery.set_backs import last_set_back
-from penstock.replica import Replica, SnapshotInfo
 from penstock.replica.archive import Archive
 from penstock.replica.archive_format import SnapshotName
 from penstock.replica.beginning import RESTORED_POSITION, Beginning
 from penstock.replica.bootstrap import Bootstrapped, bootstrap, drop_replica, replay
-from penstock.replica.snapshot import write_snapshot
+from penstock.replica.replica import Replica
+from penstock.replica.snapshot import SnapshotInfo, write_snapshot
 from penstock.state.apply.context import ApplyContext
 from penstock.state.apply.machine import LogMachine
 from penstock.state.apply.segments import store_segment

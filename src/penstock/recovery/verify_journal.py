@@ -21,7 +21,7 @@ from penstock.log.wals.names import check_wal_name, read_wal_name
 from penstock.model.errors import CorruptDataError, InvalidRequestError, PenstockError
 from penstock.ports.device import Device
 from penstock.recovery.verify_report import FindingKind, VerifyReport
-from penstock.replica import JournalFiles
+from penstock.replica.journal_files import JournalFiles
 
 _ATTEMPTS: Final = 5
 _REBUILT: Final = "; the next start makes it again"

@@ -1,26 +1,22 @@
-"""A journal and the state that it makes, in one SQLite database; for any state machine."""
+"""Replicated SQLite: a state machine in a page of Python becomes a service with many instances.
 
-from penstock.replica.applied import Applied
-from penstock.replica.dump import canonical_dump, state_digest
-from penstock.replica.journal_files import JournalFiles
+What is named here is public: docs/replica.md explains it, and versions hold to it. Everything else
+in this package is Penstock's own and may change.
+"""
+
 from penstock.replica.machine import StateMachine
-from penstock.replica.replica import Replica
-from penstock.replica.snapshot import (
-    JournalEntry,
-    SnapshotInfo,
-    restore_snapshot,
-    verify_snapshot,
-)
+from penstock.replica.service.blocking import Service
+from penstock.replica.service.machine import Entry, Machine, RefusedError
+from penstock.replica.service.service import Answer, AsyncService, Settings, Status
 
 __all__ = [
-    "Applied",
-    "JournalEntry",
-    "JournalFiles",
-    "Replica",
-    "SnapshotInfo",
+    "Answer",
+    "AsyncService",
+    "Entry",
+    "Machine",
+    "RefusedError",
+    "Service",
+    "Settings",
     "StateMachine",
-    "canonical_dump",
-    "restore_snapshot",
-    "state_digest",
-    "verify_snapshot",
+    "Status",
 ]

@@ -13,7 +13,9 @@ from penstock.order.protocol import AgentIdentity
 from penstock.ports.clock import Clock
 from penstock.ports.journal import Journal
 from penstock.ports.random import Random
-from penstock.replica import JournalEntry, JournalFiles, Replica, SnapshotInfo, restore_snapshot
+from penstock.replica.journal_files import JournalFiles
+from penstock.replica.replica import Replica
+from penstock.replica.snapshot import JournalEntry, SnapshotInfo, restore_snapshot
 from penstock.state.answers import AnyAnswer
 from penstock.state.apply.agents import next_epoch
 from penstock.state.apply.machine import EntryOutcome, LogMachine

@@ -65,6 +65,8 @@ class Cause(enum.StrEnum):
     REACH_WRITER = "reach worker 0"
     RECORD_CHECK = "check records"
     REMOVE_FILE = "remove a file"
+    REPLICA_COPY = "open the copy of a replicated service"
+    REPLICA_MACHINE = "apply an entry of a replicated service"
     REPAIR = "find a copy to repair from"
     SCRUB = "read all that is stored"
     SEGMENT_INDEX = "read a segment's index"

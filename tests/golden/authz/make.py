@@ -30,7 +30,7 @@ from penstock.authz.state.environment import FORMAT_VERSION, EnvironmentMachine 
 from penstock.authz.state.shard import ShardMachine  # noqa: E402
 from penstock.authz.state.shard_entries import Item, item  # noqa: E402
 from penstock.order.protocol import EntryKey  # noqa: E402
-from penstock.replica import Replica  # noqa: E402
+from penstock.replica.replica import Replica  # noqa: E402
 from support.authz import POLICY, delete, insert, set_policy, write  # noqa: E402
 
 DECLARED = "actor User {} declare likes(User, User); declare is_on();"

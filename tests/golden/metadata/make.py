@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(REPOSITORY / "src"), str(REPOSITORY / "tests")]
 
 from penstock.records.sums import pack_crcs  # noqa: E402
-from penstock.replica import Replica  # noqa: E402
+from penstock.replica.replica import Replica  # noqa: E402
 from penstock.security.acl import AclBinding  # noqa: E402
 from penstock.security.quota import QuotaChange, QuotaEntity  # noqa: E402
 from penstock.segment import job_object_key  # noqa: E402

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import JournalOlderError, RetryableError
-from penstock.replica import Replica
 from penstock.replica.archive_format import SnapshotName
 from penstock.replica.aside import find_aside, find_damaged, set_aside
 from penstock.replica.marks import LOCAL_MARK, RowMark
+from penstock.replica.replica import Replica
 from penstock.state.apply.machine import LogMachine
 from penstock.state.rows import LostReason
 from support.archives import archive_of, open_order, true_state, write

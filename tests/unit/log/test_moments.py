@@ -15,9 +15,9 @@ from penstock.model.ids import TopicKey, partition_key
 from penstock.ports.journal import JournalRow
 from penstock.recovery import point_in_time
 from penstock.recovery.point_in_time import Moment, _Restore, _store_segments, restore_state
-from penstock.replica import Replica
 from penstock.replica.archive_format import SnapshotName, StretchName
 from penstock.replica.bootstrap import Bootstrapped
+from penstock.replica.replica import Replica
 from penstock.state.apply.machine import LogMachine
 from penstock.state.commands import Noop, Relay, StoreSegment
 from penstock.state.entries import Entry, encode_entry

@@ -19,10 +19,10 @@ from penstock.ports.objects import ObjectInfo
 from penstock.recovery.cluster import check_replay
 from penstock.recovery.point_in_time import Moment, RestoredState, restore_state
 from penstock.recovery.verify import VerifyReport
-from penstock.replica import Replica, SnapshotInfo
 from penstock.replica.archive_format import JOURNAL_PREFIX, SNAPSHOTS_PREFIX
 from penstock.replica.beginning import Beginning
-from penstock.replica.snapshot import write_snapshot
+from penstock.replica.replica import Replica
+from penstock.replica.snapshot import SnapshotInfo, write_snapshot
 from penstock.state.apply.machine import LogMachine
 from penstock.state.orders import restore
 from penstock.state.read.queries import Queries

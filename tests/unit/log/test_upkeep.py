@@ -14,8 +14,9 @@ from penstock.log.settings import LogSettings
 from penstock.log.upkeep import SNAPSHOTS_PREFIX, Upkeep, snapshot_key, snapshot_position
 from penstock.model.errors import ConflictError, StorageFullError
 from penstock.model.ids import PartitionKey, partition_key
-from penstock.replica import JournalFiles, verify_snapshot
 from penstock.replica.dump import canonical_dump
+from penstock.replica.journal_files import JournalFiles
+from penstock.replica.snapshot import verify_snapshot
 from penstock.state.orders import open_local_journal, restore
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom

@@ -18,7 +18,8 @@ from penstock.model.errors import (
     StorageFullError,
 )
 from penstock.order.cluster_order import UNSTORED_BYTES_MAX
-from penstock.replica import Replica, state_digest
+from penstock.replica.dump import state_digest
+from penstock.replica.replica import Replica
 from penstock.state.answers import Done, ProducerIds, TopicCreated
 from penstock.state.apply.machine import LogMachine
 from penstock.state.commands import (

@@ -15,10 +15,10 @@ from penstock.model.errors import (
     StorageFullError,
 )
 from penstock.order.outcome import Standing
-from penstock.replica import JournalEntry
 from penstock.replica import database as database_module
 from penstock.replica import replica as replica_module
 from penstock.replica.database import FREE_BYTES_MIN, FREE_BYTES_MIN_TO_FREE
+from penstock.replica.snapshot import JournalEntry
 from penstock.state.answers import (
     BatchStatus,
     Done,

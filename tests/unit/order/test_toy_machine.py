@@ -21,8 +21,8 @@ from penstock.order.local_journal import LocalJournal
 from penstock.order.local_order import LocalOrder
 from penstock.order.port import AppliedEntries, Order
 from penstock.order.protocol import AgentIdentity, EntryKey
-from penstock.replica import Replica
 from penstock.replica.database import connect_reader
+from penstock.replica.replica import Replica
 from support.simulated.clock import ManualClock
 from support.simulated.journal import JournalFaults, SimulatedJournal
 from support.simulated.randomness import SeededRandom

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.model.errors import StorageFullError
 from penstock.ports.clock import Clock
-from penstock.replica import Applied
+from penstock.replica.applied import Applied
 from penstock.replica.follower import Follower, FollowerSettings, Pins
 from penstock.replica.marks import LOCAL_MARK, RowMark
 from support.simulated.journal import SimulatedJournal

@@ -10,9 +10,9 @@ import pytest
 from crc32c import crc32c
 
 from penstock.model.errors import CorruptDataError, FatalStorageError, StorageFullError
-from penstock.replica import Replica
 from penstock.replica import replica as replica_module
 from penstock.replica.marks import LOCAL_MARK, RowMark
+from penstock.replica.replica import Replica
 from unit.replica.counters import Counters, entry
 
 PAGE_BYTES = 4096

@@ -5,8 +5,7 @@ import sqlite3
 
 import pytest
 
-from penstock.replica import canonical_dump, state_digest
-from penstock.replica.dump import PAGE_ROWS, table_digests
+from penstock.replica.dump import PAGE_ROWS, canonical_dump, state_digest, table_digests
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,10 @@ from penstock.model.errors import (
     StorageFullError,
 )
 from penstock.ports.journal import JournalHead, JournalRow
-from penstock.replica import Applied, Replica
+from penstock.replica.applied import Applied
 from penstock.replica.follower import Follower, FollowerSettings
 from penstock.replica.marks import LOCAL_MARK, RowMark
+from penstock.replica.replica import Replica
 from penstock.system import SystemClock
 from penstock.system.heard import forget
 from support.async_tests import options_of

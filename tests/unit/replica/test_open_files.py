@@ -15,7 +15,7 @@ from pathlib import Path
 from penstock.state.apply.machine import LogMachine
 from penstock.state.read.queries import Queries
 from penstock.model.errors import NotFoundError, RetryableError
-from penstock.replica import Replica
+from penstock.replica.replica import Replica
 from penstock.replica.snapshot import read_snapshot_info, verify_snapshot
 
 folder = Path(sys.argv[1])

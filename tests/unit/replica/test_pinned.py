@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import CorruptDataError, StorageFullError
-from penstock.replica import Replica
 from penstock.replica import pinned as pinned_module
 from penstock.replica.dump import table_digests
 from penstock.replica.pinned import PinnedState, digest_file, digest_pinned
+from penstock.replica.replica import Replica
 from unit.replica.counters import Counters, entry
 
 

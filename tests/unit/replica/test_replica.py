@@ -12,8 +12,9 @@ from penstock.model.errors import (
     InvalidRequestError,
     StorageFullError,
 )
-from penstock.replica import Replica, canonical_dump
 from penstock.replica import database as database_module
+from penstock.replica.dump import canonical_dump
+from penstock.replica.replica import Replica
 from unit.replica.counters import Counters, entry
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
-from penstock.replica import JournalEntry, Replica, restore_snapshot, verify_snapshot
+from penstock.replica.replica import Replica
+from penstock.replica.snapshot import JournalEntry, restore_snapshot, verify_snapshot
 from unit.replica.counters import APPLICATION_ID, Counters, entry
 
 

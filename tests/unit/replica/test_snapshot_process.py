@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import NotFoundError, PenstockError, RetryableError
-from penstock.replica import Replica
+from penstock.replica.replica import Replica
 from penstock.replica.snapshot import verify_snapshot, write_snapshot
 from penstock.replica.snapshot_process import write_snapshot_apart
 from penstock.state.apply.machine import LogMachine

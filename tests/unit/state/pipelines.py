@@ -7,7 +7,7 @@ from typing import Any
 from penstock.model.ids import PartitionKey
 from penstock.order.outcome import Standing
 from penstock.records.sums import pack_crcs
-from penstock.replica import Replica
+from penstock.replica.replica import Replica
 from penstock.segment import job_object_key
 from penstock.state.answers import AnyAnswer, JobOpened, Refusal, Refused
 from penstock.state.apply.machine import LogMachine

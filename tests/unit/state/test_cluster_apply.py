@@ -9,7 +9,7 @@ import pytest
 
 from penstock.model.errors import InvalidRequestError
 from penstock.order.outcome import Standing
-from penstock.replica import Replica
+from penstock.replica.replica import Replica
 from penstock.state.answers import (
     AnyAnswer,
     BatchStatus,

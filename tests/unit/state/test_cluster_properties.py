@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.order.outcome import Standing
-from penstock.replica import Replica
+from penstock.replica.replica import Replica
 from penstock.state.apply.machine import LogMachine
 from penstock.state.cluster_tables import group_shard
 from penstock.state.command import OffsetWrite

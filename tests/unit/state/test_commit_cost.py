@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.model.ids import PARTITION_BITS
-from penstock.replica import Replica
+from penstock.replica.replica import Replica
 from penstock.state import tables
 from penstock.state.answers import Refused, SegmentStored
 from penstock.state.apply.machine import LogMachine

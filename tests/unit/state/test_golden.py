@@ -11,7 +11,8 @@ from penstock.model.errors import InvalidRequestError
 from penstock.model.ids import PartitionKey
 from penstock.order.outcome import Standing
 from penstock.records.sums import batch_sum, partition_seed
-from penstock.replica import Replica, canonical_dump
+from penstock.replica.dump import canonical_dump
+from penstock.replica.replica import Replica
 from penstock.replica.snapshot import write_snapshot
 from penstock.security.acl import AclBinding
 from penstock.state.answers import BatchStatus, RunsCommitted

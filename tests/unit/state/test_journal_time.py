@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.ids import TopicKey, partition_key
-from penstock.replica import Replica
+from penstock.replica.replica import Replica
 from penstock.state.answers import JournalTimeSet, Refused
 from penstock.state.apply.journal_clock import TIMED
 from penstock.state.apply.machine import EntryOutcome, LogMachine

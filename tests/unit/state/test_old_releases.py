@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.replica import Replica
+from penstock.replica.replica import Replica
 from penstock.state.entries import decode_entry
 from penstock.state.levels import level_needed
 from penstock.state.schema import INTEGRITY_LEVEL

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.model.ids import PartitionKey
 from penstock.records.sums import SUM_MASK, batch_sum, pack_crcs, partition_seed
-from penstock.replica import Replica
+from penstock.replica.replica import Replica
 from penstock.state.answers import Refusal, RunsReplaced, WriteCommitted
 from penstock.state.apply.machine import LogMachine
 from penstock.state.commands import CondemnObjects, DeleteTopic, ForgetObjects, TrimLog

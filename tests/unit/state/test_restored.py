@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.epochs import EPOCH_ORIGIN_MS, epoch_floor
-from penstock.replica import Replica
+from penstock.replica.replica import Replica
 from penstock.state.apply.machine import LogMachine
 from penstock.state.meta import COUNTERS, EPOCH_FLOOR, HISTORIES, LEADER_EPOCH, META_NAMES
 from penstock.state.restored import begin_restored

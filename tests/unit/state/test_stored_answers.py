@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.order.outcome import Standing
-from penstock.replica import Replica
+from penstock.replica.replica import Replica
 from penstock.state.answers import (
     AnyAnswer,
     Done,

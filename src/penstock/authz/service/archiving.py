@@ -31,13 +31,12 @@ from penstock.model.errors import (
 from penstock.objects.prefixed import Prefixed
 from penstock.ports.journal import Journal
 from penstock.ports.objects import ObjectStore
-from penstock.replica import SnapshotInfo
 from penstock.replica.archive import Archive
 from penstock.replica.archive_format import SnapshotName
 from penstock.replica.bootstrap import drop_replica, restore_archived
 from penstock.replica.database import connect_reader
 from penstock.replica.marks import RowMark
-from penstock.replica.snapshot import write_snapshot
+from penstock.replica.snapshot import SnapshotInfo, write_snapshot
 from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)

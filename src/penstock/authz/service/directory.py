@@ -20,8 +20,8 @@ from penstock.authz.state.entries import (
 from penstock.model.errors import PenstockError
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
-from penstock.replica import Replica
 from penstock.replica.database import connect_reader
+from penstock.replica.replica import Replica
 
 READ: Final = "read"
 WRITE: Final = "write"

@@ -20,7 +20,7 @@ from penstock.authz.polar.check import check
 from penstock.authz.polar.errors import PolicyError
 from penstock.authz.polar.program import Fact, Program, Value
 from penstock.authz.polar.tabled import STEPS_MAX
-from penstock.authz.service import keeping, tokens
+from penstock.authz.service import keeping
 from penstock.authz.service.following import StreamFollower
 from penstock.authz.service.shard import Shard
 from penstock.authz.service.writer import Writer, Writing
@@ -43,8 +43,11 @@ from penstock.model.errors import (
 )
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
-from penstock.replica import Applied, Replica
+from penstock.replica import tokens
+from penstock.replica.applied import Applied
+from penstock.replica.arrivals import Arrivals
 from penstock.replica.database import connect_reader, translate
+from penstock.replica.replica import Replica
 from penstock.replica.snapshot import JournalEntry
 
 logger = logging.getLogger(__name__)
@@ -193,8 +196,7 @@ class Environment:
         """Names that tokens of clients have, and that aren't of this environment."""
         self._candidate: Program | None = None
         self.policy = self._stored_policy()
-        self._arrivals: dict[asyncio.Future[None], int] = {}
-        """Readers that wait for a position."""
+        self._arrivals = Arrivals()
         self._writer: Writing[EnvironmentCommand]
         if shard is not None:
             self._writer = StreamFollower(
@@ -315,13 +317,7 @@ class Environment:
         """Wait for a position. Raises: TimeoutError."""
         if position <= self.position:
             return
-        arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._arrivals[arrival] = position
-        try:
-            async with asyncio.timeout(seconds):
-                await arrival
-        finally:
-            self._arrivals.pop(arrival, None)
+        await self._arrivals.wait(position, seconds)
 
     async def moved(self, position: int, seconds: float) -> bool:
         """Wait until something is applied after a position; return whether it is in time."""
@@ -390,9 +386,7 @@ class Environment:
         if any(isinstance(command, SetPolicy) for command in commands):
             self.policy = self._stored_policy()
         self.position = applied.position
-        for arrival, position in list(self._arrivals.items()):
-            if position <= self.position and not arrival.done():
-                arrival.set_result(None)
+        self._arrivals.moved(self.position)
 
     # -- the policy ------------------------------------------------------------------------------
 

@@ -18,7 +18,9 @@ from penstock.authz.state.entries import DirectoryCommand, EnvironmentCommand, O
 from penstock.authz.state.shard import Streamed
 from penstock.authz.state.shard_entries import Placed
 from penstock.model.errors import InDoubtError, PenstockError, RetryableError, StorageFullError
-from penstock.replica import Applied, Replica
+from penstock.replica.applied import Applied
+from penstock.replica.replica import Replica
+from penstock.replica.upkeep import Upkeep
 from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
@@ -62,11 +64,16 @@ class StreamFollower:
         self._executor = executor
         self._applied = applied
         self._failed = failed
-        self._upkeep = upkeep
+        self._upkeep = Upkeep(
+            replica,
+            executor,
+            failed=failed,
+            then=upkeep,
+            stored=lambda position: shard.stored(name, position),
+        )
         self._queue: deque[tuple[Streamed, bool]] = deque()
         self._running: asyncio.Future[_Followed] | None = None
         self._again: asyncio.TimerHandle | None = None
-        self._checkpoint: asyncio.Future[int] | None = None
         self._submitted_count = 0
         self._is_closed = False
         self._fed = replica.position
@@ -77,7 +84,7 @@ class StreamFollower:
         """Outcomes of this instance's entries, by position, until their writers have read them."""
         self._waiting: dict[int, list[asyncio.Future[list[Outcome]]]] = {}
         shard.attach(name, self)
-        self._checkpoint_if_due()
+        self._upkeep.look()
 
     # -- as a writer -----------------------------------------------------------------------------
 
@@ -91,16 +98,16 @@ class StreamFollower:
         return not (
             self._queue
             or self._running is not None
-            or self._checkpoint is not None
+            or not self._upkeep.is_idle
             or self._submitted_count
         )
 
     async def close(self) -> None:
         """Apply no more. What is left is pending in the shard's database."""
         self._end()
-        ending = [each for each in (self._running, self._checkpoint) if each is not None]
-        if ending:
-            await asyncio.wait(ending)
+        if self._running is not None:
+            await asyncio.wait([self._running])
+        await self._upkeep.wait()
 
     def close_idle(self) -> None:
         """Apply no more, while nothing is under way; what is applied is made durable."""
@@ -217,13 +224,7 @@ class StreamFollower:
             self._delivered = applied.position
             if is_own:
                 self._keep(applied)
-        self._checkpoint_if_due()
-
-    def _checkpoint_if_due(self) -> None:
-        if self._replica.checkpoint_due and self._checkpoint is None:
-            loop = asyncio.get_running_loop()
-            self._checkpoint = loop.run_in_executor(self._executor, self._maintain)
-            self._checkpoint.add_done_callback(self._checkpointed)
+        self._upkeep.look()
 
     def _wait_for_space(self, full: RetryableError, followed: list[Applied[list[Outcome]]]) -> None:
         heard(Cause.DATABASE_FULL, full, logger, f"environment {self._name} waits for space")
@@ -249,25 +250,6 @@ class StreamFollower:
         for future in self._waiting.get(applied.position, ()):
             if not future.done():
                 future.set_result(applied.outcome)
-
-    def _maintain(self) -> int:
-        position = self._replica.checkpoint()
-        self._upkeep()
-        return position
-
-    def _checkpointed(self, ended: "asyncio.Future[int]") -> None:
-        self._checkpoint = None
-        error = ended.exception()
-        if isinstance(error, RetryableError):
-            heard(
-                Cause.DATABASE_FULL, error, logger, "no checkpoint, or no snapshot, of a database"
-            )
-        elif isinstance(error, PenstockError):
-            self._failed(error)
-        elif error is not None:
-            raise error
-        else:
-            self._shard.stored(self._name, ended.result())
 
     def _fail(self, error: PenstockError) -> None:
         """Nothing more can be applied: what this copy holds from here on is unknown."""

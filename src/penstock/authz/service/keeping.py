@@ -17,9 +17,9 @@ from penstock.authz.state.environment import (
     EnvironmentMachine,
 )
 from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
-from penstock.replica import JournalEntry, Replica, restore_snapshot
 from penstock.replica.database import connect_reader, translate
-from penstock.replica.snapshot import read_snapshot_info
+from penstock.replica.replica import Replica
+from penstock.replica.snapshot import JournalEntry, read_snapshot_info, restore_snapshot
 from penstock.system.files import make_folder
 
 SNAPSHOT_ENTRIES: Final = 500_000

@@ -13,7 +13,6 @@ DIR/lost-N/               all of these, as they were when the journal came back 
 ```
 """
 
-import asyncio
 import logging
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,7 +21,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, Protocol
 
-from penstock.authz.service import tokens
 from penstock.authz.service.archiving import SHARD_FILE
 from penstock.authz.state import shard_entries
 from penstock.authz.state.entries import (
@@ -63,8 +61,10 @@ from penstock.order.protocol import AgentIdentity, CommandProtocol, EntryRefusal
 from penstock.ports.clock import Clock
 from penstock.ports.journal import Journal
 from penstock.ports.random import Random
-from penstock.replica import Replica
-from penstock.replica.database import connect_reader, state_position, translate
+from penstock.replica import copies, tokens
+from penstock.replica.database import connect_reader, translate
+from penstock.replica.replica import Replica
+from penstock.replica.upkeep import Upkeep
 from penstock.system.files import make_folder
 from penstock.system.heard import Cause, heard
 from penstock.version import VERSION
@@ -75,14 +75,9 @@ WRITE_WAIT_S: Final = 4.0
 """How long a write waits for its answer; Oso's Python client gives up after 5 s."""
 TAIL_MAX: Final = 1_000
 """Entries of an environment that may be pending; then its database is opened and applies them."""
-ASIDE_KEPT: Final = 3
-INSTANCE_FILE: Final = "instance"
-_NUMBERS: Final = (1 << 31) - 1
 _COMMIT_ENTRIES: Final = 1_000
 _DISTRUSTED: Final = "distrusted"
 """A file: a database holds what the journal has not, up to this journal time."""
-_LOST: Final = "lost"
-"""A file: what was applied up to this journal time is lost, and a history is to be begun."""
 _COPIES: Final = (
     *(f"{SHARD_FILE}{suffix}" for suffix in ("", "-wal", "-shm")),
     "environments",
@@ -142,7 +137,7 @@ class Shard:
         self._fed: dict[str, Fed] = {}
         self._tails: dict[str, int] = {}
         """Pending entries of environments that aren't open, about."""
-        self._checkpoint: asyncio.Future[int] | None = None
+        self._upkeep = Upkeep(order, executor, failed=failed)
         row = self._reader.execute("SELECT history FROM shard").fetchone()
         self.history: bytes = b"" if row is None else row[0]
         """The history that tokens are of: another one since the journal came back older."""
@@ -179,9 +174,9 @@ class Shard:
         """
         if (folder / _DISTRUSTED).exists():
             text = (folder / _DISTRUSTED).read_text("ascii", "replace")
-            _note_lost(folder, int(text) if text.isdecimal() else 0)
-            set_aside(folder)
-        instance = instance_number(folder / INSTANCE_FILE, random)
+            copies.note_lost(folder, int(text) if text.isdecimal() else 0)
+            copies.set_aside(folder, _COPIES)
+        instance = copies.instance_number(folder, random)
         journal = await open_journal()
         try:
             if not (folder / SHARD_FILE).exists():
@@ -191,8 +186,8 @@ class Shard:
             except (JournalOlderError, CorruptDataError, NotFoundError) as error:
                 # Not found: the journal is trimmed beyond what these copies have.
                 if isinstance(error, JournalOlderError):
-                    _note_lost(folder, _time_of(folder / SHARD_FILE))
-                kept = set_aside(folder)
+                    copies.note_lost(folder, copies.time_of(folder / SHARD_FILE))
+                kept = copies.set_aside(folder, _COPIES)
                 heard(
                     Cause.AUTHZ_JOURNAL,
                     error,
@@ -248,19 +243,16 @@ class Shard:
 
     async def _start(self) -> None:
         await self._order.start(on_applied=self._on_applied, on_stopped=self._failed)
-        lost = self._folder / _LOST
-        if lost.exists():
-            new = shard_entries.new_history(
-                int(lost.read_text("ascii")), self._random.token_bytes(tokens.LOG_BYTES)
-            )
+        lost_ms = copies.lost_ms(self._folder)
+        if lost_ms is not None:
+            new = shard_entries.new_history(lost_ms, self._random.token_bytes(tokens.LOG_BYTES))
             await self._order.commit([new])
-            lost.unlink()
+            copies.forget_lost(self._folder)
 
     async def close(self) -> None:
         """Follow no more, and close the database."""
         await self._order.close()
-        if self._checkpoint is not None:
-            await asyncio.wait([self._checkpoint])
+        await self._upkeep.wait()
         self._reader.close()
 
     # -- how far it is ---------------------------------------------------------------------------
@@ -431,20 +423,7 @@ class Shard:
             self.on_directory()
         for name in sorted(long):
             self.on_long_tail(name)
-        if self._order.checkpoint_due and self._checkpoint is None:
-            loop = asyncio.get_running_loop()
-            self._checkpoint = loop.run_in_executor(self._executor, self._order.checkpoint)
-            self._checkpoint.add_done_callback(self._checkpointed)
-
-    def _checkpointed(self, ended: "asyncio.Future[int]") -> None:
-        self._checkpoint = None
-        error = ended.exception()
-        if isinstance(error, RetryableError):
-            heard(Cause.DATABASE_FULL, error, logger, "no checkpoint of the shard's database")
-        elif isinstance(error, PenstockError):
-            self._failed(error)
-        elif error is not None:
-            raise error
+        self._upkeep.look()
 
     def _compare(self, name: str, replica: Replica[list[Outcome]]) -> None:
         """See that a database's entries are those that are pending; it may have trimmed some.
@@ -479,62 +458,6 @@ class Shard:
         )
         self._failed(error)
         return error
-
-
-def _note_lost(folder: Path, time_ms: int) -> None:
-    """Have this start begin a history, or the next one, if this one ends before."""
-    path = folder / _LOST
-    known = path.read_text("ascii", "replace") if path.exists() else ""
-    path.write_text(str(max(time_ms, int(known) if known.isdecimal() else 0)), "ascii")
-
-
-def _time_of(path: Path) -> int:
-    """Journal time of a database."""
-    with closing(connect_reader(path)) as connection:
-        return state_position(connection)[1]
-
-
-def set_aside(folder: Path) -> Path:
-    """Move an instance's copies to a folder of their own; the last three such folders are kept."""
-    kept = sorted(
-        (path for path in folder.glob("lost-*") if path.name[5:].isdecimal()),
-        key=lambda path: int(path.name[5:]),
-    )
-    number = int(kept[-1].name[5:]) + 1 if kept else 1
-    target = folder / f"lost-{number}"
-    make_folder(target)
-    for name in _COPIES:
-        if (folder / name).exists():
-            (folder / name).rename(target / name)
-    for path in kept[: max(0, len(kept) + 1 - ASIDE_KEPT)]:
-        for file in sorted(path.rglob("*"), reverse=True):
-            file.rmdir() if file.is_dir() else file.unlink()
-        path.rmdir()
-    return target
-
-
-def instance_number(file: Path, random: Random) -> int:
-    """Read an instance's number, which the first start draws.
-
-    Raises:
-        CorruptDataError: the file has none.
-    """
-    if not file.exists():
-        make_folder(file.parent)
-        number = 1 + random.below(_NUMBERS)
-        new = file.with_suffix(".new")
-        new.write_text(f"{number}\n", "ascii")
-        new.replace(file)
-        return number
-    text = file.read_text("ascii", "replace").strip()
-    if not text.isdecimal() or not 0 < int(text) <= _NUMBERS:
-        raise CorruptDataError(
-            "read",
-            str(file),
-            f"{text[:20]!r} isn't an instance's number",
-            "remove the file: the next start draws another",
-        )
-    return int(text)
 
 
 class _OneLevel:

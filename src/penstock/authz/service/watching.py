@@ -11,13 +11,13 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from penstock.authz.service import tokens
 from penstock.authz.service.call import Answer, Call
 from penstock.authz.service.directory import Access
 from penstock.authz.service.environment import Environment
 from penstock.authz.state import entries
 from penstock.authz.state.entries import Clear, Delete, Insert, SetPolicy, Write
 from penstock.model.errors import InvalidRequestError, OverloadedError
+from penstock.replica import tokens
 from penstock.replica.snapshot import JournalEntry
 
 WATCHERS_MAX: Final = 200

@@ -5,7 +5,6 @@ have taken over what it changed: between two policies no facts change.
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -15,10 +14,9 @@ from penstock.authz.state import entries
 from penstock.authz.state.entries import Outcome
 from penstock.model.errors import OverloadedError, PenstockError, RetryableError
 from penstock.ports.clock import Clock
-from penstock.replica import Applied, Replica
-from penstock.system.heard import Cause, heard
-
-logger = logging.getLogger(__name__)
+from penstock.replica.applied import Applied
+from penstock.replica.replica import Replica
+from penstock.replica.upkeep import Upkeep
 
 COMMANDS_MAX: Final = 1_000
 CHANGES_MAX: Final = 10_000
@@ -89,11 +87,10 @@ class Writer(Generic[CommandT]):
         self._applied = applied
         self._is_alone = is_alone
         self._failed = failed
-        self._upkeep = upkeep
+        self._upkeep = Upkeep(replica, executor, failed=failed, then=upkeep, ended=self._rest)
         self._waiting: deque[tuple[CommandT, int, asyncio.Future[Outcome]]] = deque()
         self._running: asyncio.Future[Applied[list[Outcome]]] | None = None
         self._is_closed = False
-        self._checkpoint: asyncio.Future[None] | None = None
         self._idle: asyncio.Future[None] | None = None
 
     def submit(self, command: CommandT, *, weight: int = 1) -> asyncio.Future[Outcome]:
@@ -114,7 +111,7 @@ class Writer(Generic[CommandT]):
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits, and nothing is under way."""
-        return self._running is None and self._checkpoint is None and not self._waiting
+        return self._running is None and self._upkeep.is_idle and not self._waiting
 
     async def close(self) -> None:
         """Write what waits, and take nothing more."""
@@ -180,27 +177,8 @@ class Writer(Generic[CommandT]):
                 if not future.done():
                     future.set_exception(error)
         self._next()
-        if self._replica.checkpoint_due and self._checkpoint is None and error is None:
-            loop = asyncio.get_running_loop()
-            self._checkpoint = loop.run_in_executor(self._executor, self._maintain)
-            self._checkpoint.add_done_callback(self._checkpointed)
-
-    def _maintain(self) -> None:
-        self._replica.checkpoint()
-        self._upkeep()
-
-    def _checkpointed(self, ended: "asyncio.Future[None]") -> None:
-        self._checkpoint = None
-        error = ended.exception()
-        if isinstance(error, RetryableError):
-            heard(
-                Cause.DATABASE_FULL, error, logger, "no checkpoint, or no snapshot, of a database"
-            )
-        elif isinstance(error, PenstockError):
-            self._failed(error)
-        elif error is not None:
-            raise error
-        self._rest()
+        if error is None:
+            self._upkeep.look()
 
     def _rest(self) -> None:
         if self.is_idle and self._idle is not None and not self._idle.done():

@@ -43,7 +43,7 @@ def command(
             "recover", "--to-time", "--to-position is given, too", "give one of both"
         )
     from penstock.authz.service.keeping import recover
-    from penstock.authz.service.tokens import LOG_BYTES
+    from penstock.replica.tokens import LOG_BYTES
 
     position = recover(
         data / "environments" / f"{environment}.sqlite",

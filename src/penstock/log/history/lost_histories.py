@@ -18,10 +18,10 @@ from typing import Final, TypeVar
 from penstock.log.history.archived_loss import first_unproven
 from penstock.model.errors import CorruptDataError
 from penstock.ports.journal import Journal
-from penstock.replica import Replica
 from penstock.replica.archive import Archive
 from penstock.replica.archive_format import SnapshotName
 from penstock.replica.aside import AsideReplica, drop_aside, find_aside, find_damaged
+from penstock.replica.replica import Replica
 from penstock.replica.snapshot import SnapshotInfo, write_snapshot
 from penstock.state.answers import HistoryNoted
 from penstock.state.apply.machine import LogMachine

@@ -12,10 +12,10 @@ from typing import Final, TypeVar
 
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.ports.journal import Journal, JournalRow
-from penstock.replica import Replica
 from penstock.replica.archive import Archive
 from penstock.replica.archive_format import SnapshotName, StretchName
 from penstock.replica.bootstrap import bootstrap
+from penstock.replica.replica import Replica
 from penstock.replica.snapshot import restore_snapshot
 from penstock.state.apply.machine import LogMachine
 from penstock.state.rows import LostHistory

@@ -32,7 +32,6 @@ from penstock.ports.clock import Clock
 from penstock.ports.device import Device
 from penstock.ports.journal import Journal
 from penstock.ports.random import Random
-from penstock.replica import Replica
 from penstock.replica.archive import Archive
 from penstock.replica.aside import read_mark, set_aside
 from penstock.replica.beginning import read_beginning
@@ -41,6 +40,7 @@ from penstock.replica.database import translate
 from penstock.replica.difference import aside_of, set_aside_if_different
 from penstock.replica.history import PresentHistory
 from penstock.replica.marks import RowMark
+from penstock.replica.replica import Replica
 from penstock.state.apply.machine import LogMachine
 from penstock.state.orders import ClusterOrder, begin_cluster_order
 from penstock.system.heard import Cause, heard

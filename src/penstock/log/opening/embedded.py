@@ -20,8 +20,9 @@ from penstock.model.errors import CorruptDataError, OtherClusterError
 from penstock.ports.clock import Clock
 from penstock.ports.device import Device
 from penstock.ports.random import Random
-from penstock.replica import JournalEntry, JournalFiles
 from penstock.replica.bootstrap import drop_replica
+from penstock.replica.journal_files import JournalFiles
+from penstock.replica.snapshot import JournalEntry
 from penstock.state.orders import LocalJournal, open_local_journal
 from penstock.state.read.queries import Queries
 from penstock.state.schema import FORMAT_VERSION

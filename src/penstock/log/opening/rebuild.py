@@ -13,7 +13,6 @@ from typing import Final
 
 from penstock.model.errors import CorruptDataError, PenstockError
 from penstock.ports.device import Device
-from penstock.replica import JournalFiles, restore_snapshot, verify_snapshot
 from penstock.replica.database import (
     connect_reader,
     pragma_integer,
@@ -21,6 +20,8 @@ from penstock.replica.database import (
     sync_directory,
     translate,
 )
+from penstock.replica.journal_files import JournalFiles
+from penstock.replica.snapshot import restore_snapshot, verify_snapshot
 from penstock.state.schema import APPLICATION_ID, FORMAT_VERSION
 from penstock.system.heard import Cause, heard
 

@@ -31,9 +31,10 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.ports.device import Device
-from penstock.replica import JournalFiles, Replica
 from penstock.replica.database import connect_reader, state_position
 from penstock.replica.dump import table_digests
+from penstock.replica.journal_files import JournalFiles
+from penstock.replica.replica import Replica
 from penstock.state.apply.machine import LogMachine
 from penstock.system.apart import answer_apart, run_apart
 from penstock.system.files import PosixDevice

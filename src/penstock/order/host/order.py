@@ -43,7 +43,7 @@ from penstock.order.port import OnApplied
 from penstock.order.protocol import AgentIdentity, CommandProtocol, Levels
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
-from penstock.replica import Applied
+from penstock.replica.applied import Applied
 from penstock.system import background
 from penstock.system.backoff import Backoff
 from penstock.system.heard import Cause, heard

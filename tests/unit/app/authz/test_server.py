@@ -14,10 +14,11 @@ import pytest
 from penstock.app.authz.server import AuthzServer, AuthzSettings, within
 from penstock.authz.service import changes as changes_module
 from penstock.authz.service import environment as environment_module
-from penstock.authz.service import keeping, tokens
+from penstock.authz.service import keeping
 from penstock.config.addresses import Address
 from penstock.model.errors import ConflictError, InvalidRequestError
 from penstock.replica import replica as replica_module
+from penstock.replica import tokens
 from penstock.system.clock import SystemClock
 from penstock.system.heard import Cause, swallowed_counts
 from penstock.system.randomness import SystemRandom

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.authz.service import tokens
 from penstock.authz.service.following import INLINE_BYTES_MAX
 from penstock.authz.state.entries import Done
 from penstock.model.errors import FencedError, InDoubtError, JournalOlderError, RetryableError
+from penstock.replica import tokens
 from support.authz import write
 from support.authz_world import (
     contents,

@@ -11,7 +11,7 @@ from penstock.authz.service.keeping import keep, recover, snapshots
 from penstock.authz.state.entries import Begin, Entry, encode
 from penstock.authz.state.environment import EnvironmentMachine
 from penstock.model.errors import ConflictError, NotFoundError
-from penstock.replica import Replica
+from penstock.replica.replica import Replica
 from support.authz import POLICY, delete, insert, set_policy, write
 
 START_MS = 1_800_000_000_000

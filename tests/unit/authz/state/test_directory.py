@@ -16,7 +16,7 @@ from penstock.authz.state.entries import (
     encode,
 )
 from penstock.model.errors import CorruptDataError
-from penstock.replica import Replica
+from penstock.replica.replica import Replica
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ from penstock.authz.state import environment as machine_module
 from penstock.authz.state.entries import Begin, Clear, Done, Entry, Refused, encode
 from penstock.authz.state.environment import EnvironmentMachine
 from penstock.model.errors import CorruptDataError
-from penstock.replica import Replica, state_digest
 from penstock.replica.database import connect_reader
+from penstock.replica.dump import state_digest
+from penstock.replica.replica import Replica
 from support.authz import POLICY, delete, insert, one, set_policy, write
 
 ROLE = Signature("has_role", ("User", "String", "Organization"))

@@ -17,7 +17,8 @@ from penstock.authz.state.shard_entries import Placed, item
 from penstock.authz.state.snapshot_sets import SnapshotSet
 from penstock.order.outcome import Standing
 from penstock.order.protocol import EntryKey
-from penstock.replica import Replica, state_digest
+from penstock.replica.dump import state_digest
+from penstock.replica.replica import Replica
 from support.authz import insert, one, write
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "authz"

@@ -10,7 +10,7 @@ from penstock.authz.state.shard_entries import Decided, Denied, Placed, Unordere
 from penstock.model.errors import CorruptDataError
 from penstock.order.outcome import Standing
 from penstock.order.protocol import EntryKey
-from penstock.replica import Replica
+from penstock.replica.replica import Replica
 from support.authz import insert, set_policy, write
 
 LOG = b"8 bytes."

@@ -12,8 +12,8 @@ from penstock.log.opening.rebuild import SNAPSHOTS_FOLDER, bases
 from penstock.log.upkeep import SNAPSHOTS_PREFIX
 from penstock.model.errors import CorruptDataError
 from penstock.model.ids import partition_key
-from penstock.replica import JournalFiles
 from penstock.replica.dump import canonical_dump
+from penstock.replica.journal_files import JournalFiles
 from penstock.state.orders import open_local_journal
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom

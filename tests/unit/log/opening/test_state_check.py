@@ -16,8 +16,8 @@ from penstock.log.opening.rebuild import suspect_path
 from penstock.log.opening.state_check import StateChecker, StateDamagedError, fault_at_start
 from penstock.log.upkeep import SNAPSHOTS_PREFIX, Upkeep
 from penstock.model.ids import partition_key
-from penstock.replica import JournalFiles
 from penstock.replica.dump import table_digests
+from penstock.replica.journal_files import JournalFiles
 from penstock.system.files import PosixDevice
 from support.log_rig import Rig, run_rig
 from unit.log.opening.test_rebuild import check, fill, settle

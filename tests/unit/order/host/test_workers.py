@@ -22,7 +22,7 @@ from penstock.order.host.streams import socket_path
 from penstock.order.outcome import Standing
 from penstock.order.protocol import AgentIdentity
 from penstock.ports.clock import Clock
-from penstock.replica import Applied
+from penstock.replica.applied import Applied
 from penstock.state.answers import AnyAnswer, JobOpened, Refused, TopicCreated
 from penstock.state.apply.machine import EntryOutcome
 from penstock.state.changes import AgentSeen, Change, HeadMoved

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.order.outcome import Standing
-from penstock.replica import Replica
+from penstock.replica.replica import Replica
 from penstock.state.answers import Done, Refusal, Refused
 from penstock.state.apply.machine import EntryOutcome, LogMachine
 from penstock.state.commands import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.replica import Replica
+from penstock.replica.replica import Replica
 from penstock.state.answers import (
     AnyAnswer,
     Condemned,

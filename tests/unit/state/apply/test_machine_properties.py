@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.order.outcome import Standing
-from penstock.replica import Replica
+from penstock.replica.replica import Replica
 from penstock.state.apply.machine import LogMachine
 from penstock.state.commands import AnyCommand, CreateTopic
 from penstock.state.entries import decode_entry

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.model.broker_configs import PARTITIONS_MAX_CONFIG
 from penstock.model.ids import PartitionKey
-from penstock.replica import Replica
+from penstock.replica.replica import Replica
 from penstock.state.answers import AnyAnswer, Refused
 from penstock.state.apply.machine import LogMachine
 from penstock.state.command import OffsetWrite

@@ -1,4 +1,4 @@
-"""Tokens for reading one's own writes: the header OsoOffset. Pure.
+"""Tokens for reading one's own writes. Pure.
 
 A token names a history (`log`) and a position in it. It is opaque to clients, and safe in a header:
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.authz.service.tokens import decode, encode
+from penstock.replica.tokens import decode, encode
 
 LOG = b"12345678"
 

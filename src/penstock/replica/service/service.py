@@ -1,0 +1,685 @@
+"""One instance of a replicated service: it follows the journal, submits to it, and answers reads.
+
+```
+DIR/lock           one process at a time
+DIR/instance       this instance's number
+DIR/state.sqlite   the tables, applied up to a position of the journal
+DIR/lost-N/        the same, as it was when the journal came back without its end
+```
+
+The database is a copy, and unsynced: what a power cut takes of it is read from the journal again.
+"""
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from penstock.model.errors import (
+    ConflictError,
+    CorruptDataError,
+    InDoubtError,
+    InvalidRequestError,
+    JournalOlderError,
+    NotFoundError,
+    OtherClusterError,
+    OverloadedError,
+    PenstockError,
+    RetryableError,
+)
+from penstock.ports.clock import Clock
+from penstock.ports.random import Random
+from penstock.replica import copies, tokens
+from penstock.replica.applied import Applied
+from penstock.replica.arrivals import Arrivals
+from penstock.replica.database import connect_reader, state_position, translate
+from penstock.replica.difference import aside_of, set_aside_if_different
+from penstock.replica.follower import BACKOFF, Follower, FollowerSettings
+from penstock.replica.replica import Replica
+from penstock.replica.service import entries
+from penstock.replica.service.entries import Item, Kind, Outcome
+from penstock.replica.service.hosting import ANSWERS_KEPT, HostedMachine
+from penstock.replica.service.journals import ServiceJournal, open_journal
+from penstock.replica.service.machine import Machine, RefusedError
+from penstock.replica.upkeep import Upkeep
+from penstock.system.clock import SystemClock
+from penstock.system.heard import Cause, heard
+from penstock.system.lock import DirectoryLock
+from penstock.system.randomness import SystemRandom
+from penstock.system.waiting import wait
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+STATE_FILE: Final = "state.sqlite"
+JOURNAL_FILE: Final = "journal.sqlite"
+ITEMS_MAX: Final = 1_000
+"""Items of one entry."""
+BYTES_MAX: Final = 1 << 20
+"""Bytes of one entry's values, but for a single larger one."""
+WAITING_MAX: Final = 10_000
+READERS: Final = 4
+_JOURNAL_ID: Final = "journal id"
+_COPIES: Final = (STATE_FILE, f"{STATE_FILE}-wal", f"{STATE_FILE}-shm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Durations in seconds."""
+
+    wait_s: float = 4.0
+    """How long a submit waits for its answer, and a read for its token."""
+    open_s: float = 60.0
+    """How long an open waits for a journal that doesn't answer, where there is no copy yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The answer to what was submitted.
+
+    Args:
+        value: the one that `apply` has returned.
+        position: of the entry.
+        token: a read with it sees at least this entry, at any instance.
+        is_repeat: the entry was applied before, and this is its answer of then.
+    """
+
+    value: Any
+    position: int
+    token: str
+    is_repeat: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The position and health of an instance.
+
+    Args:
+        position: the last entry that it has applied, at journal time `time_ms`.
+        lag_s: seconds since it is known to have had all entries; None: it isn't since its start.
+        journal_is_away: why the journal doesn't answer; "": it does.
+        failure: why this instance applies nothing more; "": it does.
+    """
+
+    position: int
+    time_ms: int
+    lag_s: float | None
+    journal_is_away: str
+    failure: str
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """An item that is going to be written. `is_sent`: it may be in the journal."""
+
+    item: Item
+    size: int
+    future: "asyncio.Future[Outcome]"
+    is_sent: bool = False
+
+
+class AsyncService:
+    """Event loop only: `async with await AsyncService.open(...) as service`."""
+
+    def __init__(
+        self,
+        machine: HostedMachine,
+        folder: Path,
+        journal: str,
+        settings: Settings,
+        clock: Clock,
+        random: Random,
+        lock: DirectoryLock,
+    ) -> None:
+        """Use `open`."""
+        self._machine = machine
+        self._folder = folder
+        self._path = folder / STATE_FILE
+        self._location = journal
+        self._settings = settings
+        self._clock = clock
+        self._random = random
+        self._lock = lock
+        self._instance = copies.instance_number(folder, random)
+        self._client = f"{self._instance}-{random.token_bytes(8).hex()}"
+        self._number = 0
+        self._applying = ThreadPoolExecutor(1, "apply")
+        self._reading = ThreadPoolExecutor(READERS, "read")
+        self._threads = threading.local()
+        self._readers: list[sqlite3.Connection] = []
+        self._journal: ServiceJournal | None = None
+        self._replica: Replica[list[Outcome]] | None = None
+        self._follower: Follower[list[Outcome]] | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._upkeep: Upkeep | None = None
+        self._away = "not reached yet"
+        self._failure: PenstockError | None = None
+        self._is_closed = False
+        self._arrivals = Arrivals()
+        self._queue: deque[_Waiting] = deque()
+        self._sending: asyncio.Task[None] | None = None
+        self._answers: dict[bytes, asyncio.Future[Outcome]] = {}
+        """Submits that wait, by the seeds of their items: of no two they are the same."""
+        self._history = b""
+        self._log = b""
+
+    @classmethod
+    async def open(
+        cls,
+        machine: Machine,
+        folder: str | Path,
+        *,
+        journal: str = "",
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> "AsyncService":
+        """Open an instance, brought to the journal's head.
+
+        With the journal away it opens all the same where it has a copy, and serves reads.
+
+        Args:
+            folder: this instance's own; made where it is missing.
+            journal: a path or sqlite:///PATH for the instances of one host, postgresql://... for
+                those of several; "": a file in the folder, for one instance.
+        Raises:
+            ConflictError: another process uses the folder.
+            InvalidRequestError: the schema can't be replicated; or the folder or the journal is of
+                another service.
+            RetryableError: there is no copy yet, and the journal doesn't answer.
+            PenstockError: the copy can't be used.
+        """
+        hosted = HostedMachine(machine)
+        folder = Path(folder)
+        lock = DirectoryLock.acquire(folder)
+        try:
+            service = cls(
+                hosted,
+                folder,
+                journal or str(folder / JOURNAL_FILE),
+                settings or Settings(),
+                clock or SystemClock(),
+                random or SystemRandom(),
+                lock,
+            )
+        except BaseException:
+            lock.release()
+            raise
+        try:
+            await service._start()
+        except BaseException:
+            await service.close()
+            raise
+        return service
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    async def submit(
+        self, value: Any, *, client: str | None = None, number: int | None = None
+    ) -> Answer:
+        """Have every instance apply a value, and return this one's answer to it.
+
+        Args:
+            value: None, bool, int, float, str, bytes, list or dict, of 1 MiB at most.
+            client, number: name the submit: a second one of the same name is not applied, and gets
+                the first one's answer. A client counts its numbers up; the answers to its last 64
+                are kept. Without both, each submit is its own.
+        Raises:
+            RefusedError: the machine refuses it; nothing has changed.
+            InvalidRequestError: it can't be submitted, or `apply` has failed on it.
+            ConflictError: the number was used with another value, or is too old.
+            RetryableError: the journal is away; nothing was written.
+            InDoubtError: no answer in time; it may still be applied. Submitted again under the same
+                client and number it is applied once.
+        """
+        client, number = self._named(client, number)
+        packed = entries.pack(value)
+        item = entries.item(client, number, self._random.token_bytes(entries.SEED_BYTES), packed)
+        outcome = await self._submitted(item, len(packed))
+        return self._answer(outcome)
+
+    async def _submitted(self, item: Item, size: int) -> Outcome:
+        self._check_usable("submit")
+        if len(self._queue) >= WAITING_MAX:
+            raise OverloadedError("submit", "entry", f"{WAITING_MAX:,} are waiting", "try again")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Outcome] = loop.create_future()
+        waiting = _Waiting(item, size, future)
+        self._answers[item.seed] = future
+        self._queue.append(waiting)
+        if self._sending is None:
+            self._sending = loop.create_task(self._send())
+        try:
+            async with asyncio.timeout(self._settings.wait_s):
+                return await future
+        except TimeoutError as error:
+            detail = f"no answer after {self._settings.wait_s:g} s{self._why_away()}"
+            if not waiting.is_sent:
+                raise RetryableError("submit", "entry", f"nothing was written: {detail}") from error
+            raise InDoubtError(
+                "submit", "entry", detail, "submit it again under the same client and number"
+            ) from error
+        finally:
+            if not waiting.is_sent and waiting in self._queue:
+                self._queue.remove(waiting)
+            del self._answers[item.seed]
+
+    async def _send(self) -> None:
+        """Append what waits, one entry at a time: what comes meanwhile shares the next."""
+        failures = 0
+        taken: list[_Waiting] = []
+        try:
+            while self._queue or taken:
+                taken = [each for each in taken if not each.future.done()]
+                size = sum(each.size for each in taken)
+                while self._queue and len(taken) < ITEMS_MAX:
+                    if taken and size + self._queue[0].size > BYTES_MAX:
+                        break
+                    taken.append(self._queue.popleft())
+                    size += taken[-1].size
+                if not taken:
+                    continue
+                journal = self._journal
+                try:
+                    if journal is None:
+                        raise RetryableError("append", "journal", self._away)
+                    for each in taken:
+                        each.is_sent = True
+                    await journal.append(entries.encode([each.item for each in taken]))
+                    assert self._follower is not None
+                    self._follower.nudge()
+                    taken, failures = [], 0
+                except RetryableError as error:
+                    heard(Cause.APPEND_ENTRY, error, logger, "an entry is sent again")
+                    failures += 1
+                    await wait(BACKOFF.after(failures))
+        except PenstockError as error:
+            self._fail(error)
+        finally:
+            self._sending = None
+            if self._queue and not self._is_closed and self._failure is None:
+                self._sending = asyncio.get_running_loop().create_task(self._send())
+
+    def _named(self, client: str | None, number: int | None) -> tuple[str, int]:
+        if (client is None) != (number is None):
+            raise InvalidRequestError("submit", "entry", "a client has a number, and the reverse")
+        if client is None or number is None:
+            self._number += 1
+            return self._client, self._number
+        if not 0 < len(client) <= entries.CLIENT_CHARACTERS_MAX or client.startswith(
+            entries.RESERVED
+        ):
+            detail = (
+                f"{client[:50]!r} isn't a client: 1 to {entries.CLIENT_CHARACTERS_MAX} characters,"
+                f" the first not {entries.RESERVED}"
+            )
+            raise InvalidRequestError("submit", "entry", detail)
+        if not 0 <= number <= entries.NUMBER_MAX:
+            raise InvalidRequestError("submit", "entry", f"{number} isn't a number of 63 bits")
+        return client, number
+
+    def _answer(self, outcome: Outcome) -> Answer:
+        match outcome.kind:
+            case Kind.REFUSED:
+                raise RefusedError(entries.unpack(outcome.value))
+            case Kind.FAILED:
+                name = entries.unpack(outcome.value)
+                detail = f"apply has failed with {name}, and nothing has changed"
+                raise InvalidRequestError("submit", "entry", detail, "see the instance's log")
+            case Kind.FORGOTTEN:
+                detail = (
+                    f"number {outcome.number} of client {outcome.client} is too old: the answers"
+                    f" to the last {ANSWERS_KEPT} are kept"
+                )
+                raise ConflictError("submit", "entry", detail)
+            case Kind.OTHER_VALUE:
+                detail = f"number {outcome.number} of client {outcome.client} had another value"
+                raise ConflictError("submit", "entry", detail, "count the number up")
+        return Answer(
+            value=entries.unpack(outcome.value),
+            position=outcome.position,
+            token=self.token(outcome.position),
+            is_repeat=outcome.is_repeat,
+        )
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    async def read(self, ask: Callable[[sqlite3.Connection], T], *, token: str | None = None) -> T:
+        """Ask this instance's database, in one read transaction, in a thread.
+
+        Args:
+            ask: is given a connection that can't write; what it returns must not need it any more.
+            token: the answer has what the token's entry changed. One of a history that the journal
+                has lost, or of another service, asks for nothing.
+        Raises:
+            InvalidRequestError: the token is damaged.
+            RetryableError: this instance hasn't come to the token's entry in time.
+        """
+        position = await self._reach(token) if token is not None else 0
+        self._check_usable("read", is_read=True)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._reading, self._ask, ask, position)
+
+    def token(self, position: int | None = None) -> str:
+        """Give the token of a position, or of what this instance has applied."""
+        history = tokens.log_in(self._log, self._history)
+        return tokens.encode(history, self._position if position is None else position)
+
+    async def _reach(self, token: str) -> int:
+        """Wait until a token's entry is applied; return its position."""
+        log = tokens.log_of(token)
+        if log is None:
+            raise InvalidRequestError("read", "token", "it is damaged, or isn't a token")
+        position = tokens.decode(token, tokens.log_in(self._log, self._history))
+        follower = self._follower
+        if not position and follower is not None and follower.answering_since_s is not None:
+            # It may be of a history that has begun and isn't known here yet.
+            await follower.heads.confirm(self._settings.wait_s)
+            position = tokens.decode(token, tokens.log_in(self._log, self._history))
+        if position > self._position:
+            try:
+                await self._arrivals.wait(position, self._settings.wait_s)
+            except TimeoutError as error:
+                raise _behind(position, self._position, self._why_away()) from error
+        return position
+
+    def _ask(self, ask: Callable[[sqlite3.Connection], T], position: int) -> T:
+        connection: sqlite3.Connection | None = getattr(self._threads, "reader", None)
+        try:
+            if connection is None:
+                connection = self._threads.reader = connect_reader(self._path)
+                self._readers.append(connection)
+            connection.execute("BEGIN")
+        except sqlite3.Error as error:
+            raise translate(error, "read", str(self._path)) from error
+        try:
+            found, _ = state_position(connection)
+            if found < position:
+                # The disk is full: what is applied is not committed.
+                raise _behind(position, found, " for readers")
+            return ask(connection)
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    async def catch_up(self) -> None:
+        """Return once all that was in the journal at the call is applied here.
+
+        Raises:
+            RetryableError: the journal doesn't answer in time.
+        """
+        self._check_usable("catch up")
+        if self._follower is None:
+            raise RetryableError("catch up", "journal", self._away)
+        await self._follower.heads.confirm(self._settings.wait_s)
+
+    @property
+    def status(self) -> Status:
+        """Say how far this instance is."""
+        lag_s = None
+        away = self._away
+        if self._follower is not None:
+            confirmed_s = self._follower.heads.confirmed_s
+            if confirmed_s > float("-inf"):
+                lag_s = max(0.0, self._clock.monotonic_s() - confirmed_s)
+            away = ""
+            if self._follower.answering_since_s is None:
+                away = self._follower.away_detail
+        return Status(
+            position=self._position,
+            time_ms=0 if self._replica is None else self._replica.time_ms,
+            lag_s=lag_s,
+            journal_is_away=away,
+            failure="" if self._failure is None else str(self._failure),
+        )
+
+    # -- its life --------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Submit and follow no more, and close the database; idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._end(RetryableError("use", f"service {self._machine.name}", "it is closed"))
+        for task in (self._sending, self._following):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+        if self._upkeep is not None:
+            await self._upkeep.wait()
+        if self._journal is not None:
+            await self._journal.close()
+        self._applying.shutdown()
+        await asyncio.get_running_loop().run_in_executor(None, self._reading.shutdown)
+        for connection in self._readers:
+            connection.close()
+        if self._replica is not None:
+            self._replica.close()
+        self._lock.release()
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        await self.close()
+
+    async def _start(self) -> None:
+        if set_aside_if_different(self._path):
+            logger.error("what differed is kept as %s, and made again", aside_of(self._path))
+        try:
+            self._journal = await self._open_journal()
+        except RetryableError as error:
+            if not self._path.exists():
+                raise
+            self._away = str(error)
+            self._open_replica("")
+            self._following = asyncio.get_running_loop().create_task(self._reach_journal())
+            return
+        try:
+            await self._begin(self._journal)
+        except (JournalOlderError, CorruptDataError, NotFoundError) as error:
+            # Not found: the journal is trimmed beyond what this copy has.
+            if isinstance(error, JournalOlderError):
+                copies.note_lost(self._folder, copies.time_of(self._path))
+            await self._let_go()
+            kept = copies.set_aside(self._folder, _COPIES)
+            saying = f"this instance's database is kept in {kept}, and made again"
+            heard(Cause.REPLICA_COPY, error, logger, saying, logging.ERROR)
+            self._journal = await self._open_journal()
+            await self._begin(self._journal)
+        lost_ms = copies.lost_ms(self._folder)
+        if lost_ms is not None:
+            new = entries.NewHistory(lost_ms, self._random.token_bytes(tokens.LOG_BYTES))
+            await self._submit_own(entries.HISTORY, new)
+            copies.forget_lost(self._folder)
+
+    async def _submit_own(self, kind: str, value: object) -> Outcome:
+        """Submit an item of the library itself."""
+        packed = entries.encode_own(value)
+        self._number += 1
+        seed = self._random.token_bytes(entries.SEED_BYTES)
+        return await self._submitted(entries.item(kind, self._number, seed, packed), len(packed))
+
+    async def _open_journal(self) -> ServiceJournal:
+        async with asyncio.timeout(self._settings.open_s):
+            return await open_journal(
+                self._location, name=self._machine.name, clock=self._clock, random=self._random
+            )
+
+    async def _begin(self, journal: ServiceJournal) -> None:
+        """Open the copy, and follow until it is at the head, or the journal is away."""
+        self._open_replica(journal.cluster_id)
+        self._follow(journal)
+        assert self._follower is not None
+        while True:
+            before = self._position
+            try:
+                await self._follower.heads.confirm(self._settings.wait_s)
+            except InDoubtError:
+                continue  # the follower is ending: the next call has its reason
+            except RetryableError:
+                if self._position == before and self._follower.answering_since_s is None:
+                    return  # away: reads show the lag
+            else:
+                return
+
+    def _open_replica(self, journal_id: str) -> None:
+        replica: Replica[list[Outcome]] = Replica.open(
+            self._path, self._machine, fsync=False, keeps_journal=False
+        )
+        self._replica = replica
+        known = replica.local(_JOURNAL_ID)
+        if known is None and journal_id:
+            replica.set_local(_JOURNAL_ID, journal_id)
+        elif journal_id and known != journal_id:
+            raise OtherClusterError(
+                "open",
+                str(self._folder),
+                f"its database follows the journal {known}, this one is {journal_id}",
+                "use another folder, or the right journal",
+                cluster_id=str(known),
+            )
+        self._log = sha256(str(known or journal_id).encode()).digest()[: tokens.LOG_BYTES]
+        (history,) = _first(self._path, "SELECT history FROM penstock_service")
+        self._history = bytes(history)
+        self._upkeep = Upkeep(replica, self._applying, failed=self._fail)
+
+    def _follow(self, journal: ServiceJournal) -> None:
+        assert self._replica is not None
+        self._journal = journal
+        self._follower = Follower(
+            journal,
+            self._replica,
+            clock=self._clock,
+            executor=self._applying,
+            deliver=self._deliver,
+            settings=FollowerSettings(),
+        )
+        self._following = asyncio.get_running_loop().create_task(self._run(self._follower))
+
+    async def _reach_journal(self) -> None:
+        """Open the journal once it answers, then follow."""
+        failures = 0
+        while True:
+            failures += 1
+            await wait(BACKOFF.after(failures))
+            try:
+                journal = await self._open_journal()
+            except (RetryableError, TimeoutError) as error:
+                heard(Cause.FOLLOW_JOURNAL, error, logger, "the journal is tried again")
+                self._away = str(error)
+                continue
+            except PenstockError as error:
+                self._fail(error)
+                return
+            break
+        assert self._replica is not None
+        known = self._replica.local(_JOURNAL_ID)
+        if known != journal.cluster_id:
+            await journal.close()
+            detail = f"its database follows the journal {known}, this is {journal.cluster_id}"
+            self._fail(InvalidRequestError("open", str(self._folder), detail))
+            return
+        self._follow(journal)
+
+    async def _run(self, follower: Follower[list[Outcome]]) -> None:
+        try:
+            await follower.run()
+        except PenstockError as error:
+            self._fail(error)
+
+    async def _let_go(self) -> None:
+        """Close what `_begin` has opened: the instance begins again."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait([self._following])
+        if self._upkeep is not None:
+            await self._upkeep.wait()
+        if self._replica is not None:
+            self._replica.close()
+        if self._journal is not None:
+            await self._journal.close()
+        self._following = self._follower = self._upkeep = None
+        self._replica = self._journal = None
+        self._failure = None
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _deliver(self, applied: list[Applied[list[Outcome]]]) -> None:
+        for one in applied:
+            for outcome in one.outcome:
+                if outcome.client == entries.HISTORY:
+                    self._history = outcome.value
+                future = self._answers.get(outcome.seed)
+                if future is not None and not future.done():
+                    future.set_result(outcome)
+        self._arrivals.moved(applied[-1].position)
+        if self._upkeep is not None:
+            self._upkeep.look()
+
+    @property
+    def _position(self) -> int:
+        if self._follower is not None:
+            return self._follower.position
+        return 0 if self._replica is None else self._replica.position
+
+    def _fail(self, error: PenstockError) -> None:
+        """Nothing more can be applied."""
+        if self._failure is None and not self._is_closed:
+            self._failure = error
+            logger.error("the service %s stops: %s", self._machine.name, error)
+        self._end(error)
+
+    def _end(self, error: PenstockError) -> None:
+        self._arrivals.fail(error)
+        for future in self._answers.values():
+            if not future.done():
+                future.set_exception(error)
+
+    def _check_usable(self, operation: str, *, is_read: bool = False) -> None:
+        subject = f"service {self._machine.name}"
+        if self._is_closed:
+            raise RetryableError(operation, subject, "it is closed")
+        if self._failure is not None and not (is_read and self._is_readable):
+            raise self._failure
+
+    @property
+    def _is_readable(self) -> bool:
+        """Whether what is here may be read though nothing more is applied."""
+        return isinstance(self._failure, NotFoundError)
+
+    def _why_away(self) -> str:
+        away = self.status.journal_is_away
+        return f", and the journal is away: {away}" if away else ""
+
+
+def _behind(position: int, found: int, why: str) -> RetryableError:
+    detail = f"position {position} of the token isn't here yet; {found} is{why}"
+    return RetryableError("read", "service", detail, "try again, or ask another instance")
+
+
+def _first(path: Path, sql: str) -> tuple[Any, ...]:
+    connection = connect_reader(path)
+    try:
+        row: tuple[Any, ...] = connection.execute(sql).fetchone()
+    except sqlite3.Error as error:
+        raise translate(error, "read", str(path)) from error
+    finally:
+        connection.close()
+    return row
