@@ -11,6 +11,8 @@ Order, Hypothesis' examples and the simulation's seeds follow from the tree of t
 same tree has the same ones wherever it is tested, so that what failed is met again, and each commit
 has new ones. So does the third of the planted bugs that is looked for; `make planted` looks for all
 of them. Seeds of `make unit` and `make sim` are new in each run.
+The time of the processor is that of a suite's whole tree of processes (tree_time.py): with both
+cores full, all of it takes half of the sum.
 What failed is named again below the table, since the output above it is long.
 The last line is read by CI: "N passed, N failed".
 """
@@ -18,8 +20,10 @@ The last line is read by CI: "N passed, N failed".
 import contextlib
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
@@ -30,6 +34,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
+TREE_TIME = Path(__file__).with_name("tree_time.py")
 FAILURES_SHOWN = 20
 LANES = 2
 """How many suites that wait run at a time."""
@@ -122,6 +127,8 @@ class Outcome:
 
     stage: Stage
     seconds: float
+    cpu_s: float
+    """Of the processor, of all of its processes."""
     ok: bool
     counts: dict[str, int]
     failures: list[str]
@@ -133,9 +140,18 @@ def run(stage: Stage, show: Callable[[str], object]) -> Outcome:
     started = time.monotonic()
     counts: dict[str, int] = {}
     failures: list[str] = []
-    with subprocess.Popen(
-        stage.command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
+    if shutil.which(stage.command[0]) is None:
+        raise FileNotFoundError(f"{stage.name}: there is no {stage.command[0]}")
+    with (
+        tempfile.NamedTemporaryFile("r") as told,
+        subprocess.Popen(
+            [sys.executable, "-S", str(TREE_TIME), told.name, *stage.command],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process,
+    ):
         assert process.stdout is not None
         last = ""
         for line in process.stdout:
@@ -144,13 +160,15 @@ def run(stage: Stage, show: Callable[[str], object]) -> Outcome:
             last = line if SUMMARY.search(line) else last
             if NAMES_FAILURE.search(line):
                 failures.append(line.rstrip())
+        process.wait()
+        cpu_s = float(told.read() or 0)
     if stage.is_counted:
         for number, word in COUNTS.findall(last):
             word = "failed" if word.startswith("error") else word
             counts[word] = counts.get(word, 0) + int(number)
     # 5: a folder without tests yet, which is not a failure of what is there.
     ok = process.returncode == 0 or (stage.is_suite and process.returncode == 5)
-    return Outcome(stage, time.monotonic() - started, ok, counts, failures)
+    return Outcome(stage, time.monotonic() - started, cpu_s, ok, counts, failures)
 
 
 def show_at_once(text: str) -> None:
@@ -230,7 +248,7 @@ def main() -> int:
     os.environ.setdefault("PYTEST_ORDER_SEED", SEED)
     started = time.monotonic()
     outcomes = run_all([stage for stage in STAGES if is_there(stage)])
-    print(f"\n{'suite':<20} {'seconds':>8} {'budget':>7}  result")
+    print(f"\n{'suite':<20} {'seconds':>8} {'budget':>7} {'cpu s':>7}  result")
     passed = failed = skipped = 0
     for outcome in outcomes:
         over = " over budget" if outcome.seconds > outcome.stage.budget_s else ""
@@ -247,13 +265,14 @@ def main() -> int:
             failed += not outcome.ok
         print(
             f"{outcome.stage.name:<20} {outcome.seconds:8.1f} {outcome.stage.budget_s:7d}"
-            f"  {result}{over}"
+            f" {outcome.cpu_s:7.1f}  {result}{over}"
         )
     for outcome in outcomes:
         if not outcome.ok:
             print(f"\n{outcome.stage.name}:")
             print("\n".join(outcome.failures[:FAILURES_SHOWN]) or "  see its output above")
-    print(f"\nall of it: {time.monotonic() - started:.0f} s")
+    cpu_s = sum(outcome.cpu_s for outcome in outcomes)
+    print(f"\nall of it: {time.monotonic() - started:.0f} s, {cpu_s:.0f} s of the processor")
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -72,3 +74,15 @@ def test_a_stage_beside_that_cannot_be_run_is_no_success() -> None:
     gone = run.Stage("gone", ("/no/such/program",), 60, is_beside=True)
     with pytest.raises(FileNotFoundError, match="/no/such/program"):
         run.run_all([gone])
+
+
+def test_the_time_of_a_tree_has_that_of_orphans(tmp_path: Path) -> None:
+    """The command waits until its orphan, which no process of its own waits for, is no more."""
+    works = "import time\nwhile time.process_time() < 0.2: pass"
+    script = '(exec "$0" -c "$1" & echo $! > pid) ; while kill -0 $(cat pid); do sleep 0.01; done'
+    said = tmp_path / "said"
+    command = [sys.executable, "-S", str(run.TREE_TIME), str(said)]
+    command += ["sh", "-c", f"{script}; exit 3", sys.executable, works]
+    done = subprocess.run(command, cwd=tmp_path, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 3, done.stderr
+    assert float(said.read_text()) >= 0.2
