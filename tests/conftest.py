@@ -16,6 +16,7 @@ import pytest
 
 from penstock.system import heard
 from support import examples
+from support.class_archive import LEAN
 
 pytest_plugins = ("support.async_tests",)
 
@@ -27,9 +28,7 @@ examples.register_profiles()
 # took a third of the collection's time, and half a second of each later look at all objects.
 gc.disable()
 
-# Spark's JVMs live for a minute at most here: what the optimizing compiler spends is never earned
-# back (starting a session and running one query: 15 s of CPU with it, 9 s without).
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", LEAN)
 
 
 @pytest.fixture(autouse=True)

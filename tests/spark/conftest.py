@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.class_archive import use
 from support.longest_first import begin_with
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ MASTER = "local[2]"
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    use(os.environ)
     # pandas and pyspark of their own making; ours still fail a test.
     for module in ("pyspark", "pandas", "py4j", "numba", "pyiceberg"):
         config.addinivalue_line("filterwarnings", rf"ignore::DeprecationWarning:{module}(\..*)?")
