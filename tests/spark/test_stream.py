@@ -3,20 +3,17 @@ record once, whatever happens to topics in between."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
-import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import pytest
 from pyspark.errors import PySparkException
 
 from support.server import ServerProcess
+from support.spark_workers import kill_python_workers
 from support.topics import Topics
 from support.waiting import eventually
 
@@ -215,22 +212,6 @@ def test_python_workers_that_are_killed_lose_and_double_nothing(query: Query, to
     assert query.values() == written
 
 
-def kill_python_workers(spark: SparkSession) -> bool:
-    """All that the session's JVM has now, again and again. Returns: False."""
-    jvm = psutil.Process(spark.sparkContext._gateway.proc.pid)
-    workers: list[psutil.Process] = []
-    for child in jvm.children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # they come and go
-            if "pyspark.daemon" in child.cmdline():
-                workers += child.children()
-            elif any("streaming_source_runner" in word for word in child.cmdline()):
-                workers.append(child)
-    for worker in workers:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(worker.pid, signal.SIGKILL)
-    return False
-
-
 def test_partitions_and_topics_that_come_later(query: Query, topics: Topics):
     first = topics.make(1, name="later-a")
     topics.write(first, numbered(0, 5, "a"))
@@ -344,11 +325,11 @@ def test_offsets_of_a_later_release_are_refused(query: Query, topics: Topics):
     for path in (query.checkpoint / "offsets").glob("[0-9]*"):
         text = path.read_text()
         assert '{"version": 1, ' in text
-        path.write_text(text.replace('{"version": 1, ', '{"version": 2, '))
+        path.write_text(text.replace('{"version": 1, ', '{"version": 3, '))
         # Spark keeps a checksum beside each file.
         path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
     topics.write(topic, numbered(5, 9))
-    with pytest.raises(PySparkException, match="version 2 is unknown; this release knows 1"):
+    with pytest.raises(PySparkException, match="version 3 is unknown; this release knows 1"):
         query.run(topic)
 
 

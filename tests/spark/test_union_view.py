@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
+from pyspark.errors import PySparkException
 
 import penstock.spark
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
+from support import union_streamer
 from support.api_server import NOW_MS, ApiServer, serve_in_thread
 from support.registry import serve_registry
+from support.server import REPOSITORY
+from support.spark_workers import kill_python_workers
 from support.tables import Lake, follow, new_record, produce, produce_values
 from support.typed import avro, record, typed
+from support.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+SECONDS_MAX = 600
 
 
 @pytest.fixture(scope="module")
@@ -171,9 +185,7 @@ def test_of_a_key_the_newest_counts(spark: SparkSession, api: ApiServer, lake: L
     assert [bytes(row.value) for row in one] == [b"new"]
 
 
-def test_what_is_gone_is_told_and_a_stream_is_refused(
-    spark: SparkSession, api: ApiServer, lake: Lake
-) -> None:
+def test_what_is_gone_is_told(spark: SparkSession, api: ApiServer, lake: Lake) -> None:
     create(api, "gone")
     fill(api, "gone", *range(4))
     follow(api, lake, "gone")
@@ -185,9 +197,128 @@ def test_what_is_gone_is_told_and_a_stream_is_refused(
     with pytest.raises(Exception, match=r"gone-1: .* 2 offsets are in neither"):
         read(spark, api, lake, "gone")
     assert read(spark, api, lake, "gone", failOnDataLoss="false").count() == 14
+
+
+# -- streams ---------------------------------------------------------------------------------------
+
+
+def streamed(spark: SparkSession, api: ApiServer, lake: Lake, topic: str, **options: Any) -> Any:
+    given = {"view": "table+log", "subscribe": topic, "warehouse": str(lake.folder), **options}
     stream = spark.readStream.format("penstock").option("url", url_of(api))
-    given = {"view": "table+log", "subscribe": "gone", "warehouse": str(lake.folder)}
-    with pytest.raises(Exception, match="a view of table and log has no stream yet"):
-        stream.options(failOnDataLoss="false", **given).load().writeStream.format("noop").option(
-            "checkpointLocation", str(lake.folder / "checkpoint")
-        ).start().awaitTermination()
+    return stream.options(**given).load()
+
+
+def ends(checkpoint: Path) -> list[dict[str, Any]]:
+    """The offsets of all batches that were begun, in order."""
+    found = sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    return [json.loads(path.read_text().splitlines()[-1]) for path in found]
+
+
+def in_three_files(api: ApiServer, lake: Lake, topic: str) -> None:
+    """Ten records of each of two partitions, of which the table has six in three files."""
+    create(api, topic)
+    for n in range(3):
+        fill(api, topic, 2 * n, 2 * n + 1)
+        follow(api, lake, topic)
+    fill(api, topic, *range(6, 10))
+
+
+def test_a_stream_reads_the_table_and_goes_over_to_the_log_though_its_workers_are_killed(
+    spark: SparkSession, api: ApiServer, lake: Lake, tmp_path: Path
+) -> None:
+    """The planner's process and tasks' are killed in the last batch of the table, and in the first
+    ones of the log."""
+    in_three_files(api, lake, "streamed")
+    checkpoint = tmp_path / "checkpoint"
+    batches: dict[int, list[tuple[int, int]]] = {}
+    kills = {2: 1, 3: 2, 4: 1}
+
+    def keep(batch: DataFrame, number: int) -> None:
+        if kills.get(number, 0) > 0:
+            kills[number] -= 1
+            kill_python_workers(spark)
+            raise ConnectionAbortedError("the sink was killed, too")
+        # A sink that is idempotent by the batch's number, as exactly once needs one.
+        batches[number] = places(batch)
+
+    failures = 0
+    while True:
+        writer = streamed(spark, api, lake, "streamed", maxOffsetsPerTrigger="4").writeStream
+        query = (
+            writer.foreachBatch(keep)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            assert query.awaitTermination(SECONDS_MAX)
+            break
+        except PySparkException:
+            failures += 1
+            # The table goes on meanwhile, and would let the snapshot go.
+            follow(api, lake, "streamed")
+            upkeep = Maintenance(snapshot_age_ms=0, orphan_age_ms=0, files_min=2)
+            maintain_table(api.client, LocalEngine(1), lake.settings("streamed"), upkeep)
+    assert failures == 4
+    assert sorted(place for rows in batches.values() for place in rows) == everything(10)
+    read = [end["table"]["read"] for end in ends(checkpoint)]
+    assert read == [1, 2, 3, 3, 3]
+    assert [len(batches[number]) for number in range(5)] == [4] * 5
+
+
+def test_a_driver_that_is_killed_at_the_hand_over_loses_and_doubles_nothing(
+    spark: SparkSession, api: ApiServer, lake: Lake, tmp_path: Path
+) -> None:
+    in_three_files(api, lake, "killed")
+    checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
+    where = (url_of(api), "killed", str(lake.folder), str(out), str(checkpoint))
+    program = REPOSITORY / "tests" / "support" / "union_streamer.py"
+    environment = os.environ | {"PYTHONPATH": f"{REPOSITORY}/src:{REPOSITORY}/tests"}
+
+    def table_is_planned() -> bool:
+        return any(end["table"]["read"] == end["table"]["files"] for end in ends(checkpoint))
+
+    def log_is_planned() -> bool:
+        return any(
+            sum(topic["partitions"].values()) > 12
+            for end in ends(checkpoint)
+            for topic in end["topics"].values()
+        )
+
+    for is_there in (table_is_planned, log_is_planned):
+        process = subprocess.Popen(
+            [sys.executable, program, *where],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            eventually(
+                lambda process=process, is_there=is_there: is_there() or process.poll() is not None,
+                timeout_seconds=SECONDS_MAX,
+            )
+            died = process.poll() is not None
+        finally:
+            for victim in (*psutil.Process(process.pid).children(recursive=True), process):
+                with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                    victim.kill()
+            _, errors = process.communicate()
+        assert not died, errors[-3000:]
+        fill(api, "killed", 99)
+        follow(api, lake, "killed")
+    query = union_streamer.start(spark, *where).trigger(availableNow=True).start()
+    assert query.awaitTermination(SECONDS_MAX)
+    assert places(spark.read.parquet(str(out))) == everything(12)
+
+
+def test_streams_of_other_checkpoints_and_of_tables_by_key_are_refused(
+    spark: SparkSession, api: ApiServer, lake: Lake, tmp_path: Path
+) -> None:
+    create(api, "bykey")
+    produce(api, "bykey", 0, [new_record(b"k", b"v")])
+    follow(api, lake, "bykey", mode="upsert", buckets=4)
+    with pytest.raises(Exception, match="it has one row per key, and a stream can't take back"):
+        frame = streamed(spark, api, lake, "bykey")
+        query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "a"))
+        query.start().awaitTermination(SECONDS_MAX)

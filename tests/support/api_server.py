@@ -39,7 +39,12 @@ from penstock.records.batch import check_batch, stored_header
 from penstock.records.sums import crcs_of, partition_seed
 from penstock.segment import RunDescriber, SegmentRun, build_segment, job_object_key
 from penstock.state.answers import TopicCreated
-from penstock.state.commands import AlterTopicConfigs, CreateTopic, DeleteTopic
+from penstock.state.commands import (
+    AlterTopicConfigs,
+    CreatePartitions,
+    CreateTopic,
+    DeleteTopic,
+)
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
 from support.batches import ANY, make_batch
@@ -275,6 +280,13 @@ class ApiServer:
         """Delete a topic."""
         topic_id = bytes.fromhex(self.topics[name][0])
         self.on_loop(self.server.parts.log.commit([DeleteTopic(topic_id=topic_id)]))
+
+    def grow(self, name: str, partitions: int) -> None:
+        """Add partitions, up to so many."""
+        command = CreatePartitions(
+            topic_id=bytes.fromhex(self.topics[name][0]), partitions=partitions
+        )
+        self.on_loop(self.server.parts.log.commit([command]))
 
     def alter(self, name: str, configs: dict[str, str]) -> None:
         """Set configs of a topic."""

@@ -67,12 +67,25 @@ class JobLease:
         opened = self._client.open_job(self._request)
         self.job, self.position, self.time_ms = opened.job, opened.position, opened.time_ms
         self._lease_s = opened.lease_ms / 1000
-        self._renewed_s = before_s
-        self._thread = threading.Thread(
-            target=self._renew, name=f"lease of job {self.job}", daemon=True
-        )
-        self._thread.start()
+        self._start(before_s)
         return self
+
+    def take_over(self, job: int) -> None:
+        """Renew a job that another process has opened, from now on, in place of a new one.
+
+        Raises:
+            FencedError, NotFoundError: it is over.
+        """
+        before_s = self._clock.monotonic_s()
+        self._client.renew_job(job)
+        self.job = job
+        self._start(before_s)
+
+    def leave(self) -> None:
+        """Renew it no more, and leave it open: it ends with its lease, or another takes it over."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(_END_S)
 
     def __exit__(
         self,
@@ -84,9 +97,7 @@ class JobLease:
 
     def close(self) -> None:
         """End it."""
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join(_END_S)
+        self.leave()
         # What it holds back is let go by the agents, should they not hear of its end.
         try:
             self._client.close_job(self.job, deadline_s=_END_S)
@@ -115,6 +126,13 @@ class JobLease:
                 f"it could not be renewed for {silent_s:.0f} s",
                 "start it again",
             )
+
+    def _start(self, renewed_s: float) -> None:
+        self._renewed_s = renewed_s
+        self._thread = threading.Thread(
+            target=self._renew, name=f"lease of job {self.job}", daemon=True
+        )
+        self._thread.start()
 
     def _renew(self) -> None:
         while not self._over.wait(self._lease_s / _RENEWALS_PER_LEASE):

@@ -87,3 +87,16 @@ def test_it_is_closed_when_the_work_fails() -> None:
     with pytest.raises(ValueError, match="work"), lease(agents, ManualClock()):
         raise ValueError("work")
     assert agents.closed == [7]
+
+
+def test_one_that_another_process_opened_is_taken_over_and_left_open() -> None:
+    agents = Agents()
+    agent: Any = agents
+    taken = JobLease(agent, kind="test", name="tests", lease_ms=SHORT_MS, clock=ManualClock())
+    taken.take_over(7)
+    eventually(lambda: agents.renewals >= 3)
+    taken.leave()
+    assert (taken.job, agents.closed) == (7, [])
+    agents.error = FencedError("renew", "7", "closed")
+    with pytest.raises(FencedError, match="closed"):
+        lease(agents, ManualClock()).take_over(7)

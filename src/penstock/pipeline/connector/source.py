@@ -57,7 +57,7 @@ class PenstockDataSource(DataSource):
             from penstock.pipeline.connector.union_read import pinned_union
 
             # For the same reason: a DataFrame ends where the log did when it was loaded.
-            self._union, schema = pinned_union(parse_union(self.options))
+            self._union, schema = pinned_union(parse_union(self.options, mode="any"))
             return schema
         return spark_ddl(parse(self.options, mode="any").columns)
 
@@ -70,7 +70,7 @@ class PenstockDataSource(DataSource):
         if view_of(self.options) == UNION:
             from penstock.pipeline.connector.union_read import union_reader
 
-            return union_reader(parse_union(self.options), self._union, schema)
+            return union_reader(parse_union(self.options, mode="batch"), self._union, schema)
         from penstock.pipeline.connector.read import batch_reader
 
         options = parse(self.options, mode="batch")
@@ -84,12 +84,10 @@ class PenstockDataSource(DataSource):
                 "read", "option view", "a table has no stream", "leave view out: the log has one"
             )
         if view_of(self.options) == UNION:
-            raise InvalidRequestError(
-                "read",
-                "option view",
-                "a view of table and log has no stream yet",
-                "read it by spark.read; or leave view out, with startingOffsets where the table "
-                "ends: the log has a stream",
+            from penstock.pipeline.connector.union_stream import union_stream_reader
+
+            return union_stream_reader(
+                parse_union(self.options, mode="stream"), self._union, schema
             )
         from penstock.pipeline.connector.stream import stream_reader
 

@@ -22,7 +22,13 @@ from penstock.pipeline.connector import stream_plan
 from penstock.pipeline.connector.group_commits import GroupCommits, check_installed
 from penstock.pipeline.connector.losses import Losses
 from penstock.pipeline.connector.offsets import StreamOffsets, TopicOffsets, from_json, to_json
-from penstock.pipeline.connector.offsets_wanted import check_each, choose, starts, taken
+from penstock.pipeline.connector.offsets_wanted import (
+    TopicRange,
+    check_each,
+    choose,
+    starts,
+    taken,
+)
 from penstock.pipeline.connector.options import ReadOptions
 from penstock.pipeline.connector.read import (
     ReadPartition,
@@ -31,6 +37,7 @@ from penstock.pipeline.connector.read import (
     read_partition,
 )
 from penstock.pipeline.connector.read_plan import divide
+from penstock.pipeline.connector.union_stream_plan import check_log_alone
 from penstock.system.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -147,10 +154,17 @@ class StreamPlanner:
             self._client.close()
             self._client = None
 
+    def ranges(self, start: StreamOffsets, end: StreamOffsets) -> list[TopicRange]:
+        """The offsets of a batch."""
+        return self._ranges(start, end, self._losses())
+
+    def _ranges(self, start: StreamOffsets, end: StreamOffsets, losses: Losses) -> list[TopicRange]:
+        return stream_plan.ranges(start, self.followed(end), self._find(), losses)
+
     def _tasks(
         self, start: StreamOffsets, end: StreamOffsets, losses: Losses
     ) -> list[InputPartition]:
-        ranges = stream_plan.ranges(start, self.followed(end), self._find(), losses)
+        ranges = self._ranges(start, end, losses)
         tasks = divide(ranges, division(self._options), self._api().runs)
         api = self._options.api
         return [ReadPartition(task, api) for task in tasks]
@@ -207,7 +221,7 @@ class _StreamReader(DataSourceStreamReader):
         return to_json(self._planner.initial())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return self._planner.partitions(from_json(start), from_json(end))
+        return self._planner.partitions(_kept(start), _kept(end))
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         return read_partition(partition, self._options, self._columns)
@@ -215,7 +229,7 @@ class _StreamReader(DataSourceStreamReader):
     def commit(self, end: dict[str, Any]) -> None:
         """Let tools that watch lag know. Nothing else hangs on it: Spark doesn't call it for the
         last batch of a query."""
-        self._group.commit(self._planner.followed(from_json(end)))
+        self._group.commit(self._planner.followed(_kept(end)))
 
     def stop(self) -> None:
         self._group.close()
@@ -234,7 +248,7 @@ if HAS_LIMITS:
             else:
                 rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
                 rows_min = self._options.offsets_min
-            before = from_json(start)
+            before = _kept(start)
             end = self._planner.advance(before, rows_max=rows_max, rows_min=rows_min)
             return start if end is before else to_json(end)
 
@@ -280,7 +294,7 @@ class PlainStreamReader(_StreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of a batch; its end is where the next one begins."""
-        tasks, self._end = self._planner.partitions_after(from_json(start), from_json(end))
+        tasks, self._end = self._planner.partitions_after(_kept(start), _kept(end))
         return tasks
 
 
@@ -289,3 +303,8 @@ def stream_reader(options: ReadOptions, columns: Sequence[str]) -> DataSourceStr
     if HAS_LIMITS:
         return LimitedStreamReader(options, columns)
     return PlainStreamReader(options, columns)
+
+
+def _kept(offsets: dict[str, Any]) -> StreamOffsets:
+    """Offsets out of a checkpoint. Raises: InvalidRequestError: they are of a table, too."""
+    return check_log_alone(from_json(offsets))

@@ -81,40 +81,20 @@ class UnionReader(DataSourceReader):
         """Plan the tasks."""
         options = self._options
         with PipelineClient(options.api) as client:
-            union = self._union or _pin(client, options)
+            union = self._union or pin_view(client, options)
             filters = union_filters(self._filters, prefix=union.prefix, is_upsert=union.is_upsert)
-            plan = pickle.dumps((union.for_tasks(), filters.rows))
+            plan = task_plan(union, filters)
             if union.is_upsert and union.ranges:
                 return list(_by_key(client, options, union, filters, plan))
+            files = _stored(union, filters)
             return [
-                *_of_files(options, union, filters, plan),
-                *_of_log(client, options, union, filters, plan),
+                *of_files(options, files, plan),
+                *of_log(client, options, union, filters, plan),
             ]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         """Read the rows of one task, as Arrow batches."""
-        from penstock.pipeline.tables.union_rows import logged_rows, merged_rows, stored_rows
-
-        if not isinstance(partition, UnionPartition):
-            # Spark's own, which stands for "nothing to read" where there are no partitions.
-            return
-        # Made by our own plan.
-        union, rows_filter = pickle.loads(partition.plan)  # noqa: S301
-        files: list[FileScanTask] = pickle.loads(partition.files) if partition.files else []  # noqa: S301
-        names = [field.name for field in self._schema.fields]
-        store = union.open_files()
-        if partition.changes:
-            changes = _from_stream(partition.changes)
-            found = merged_rows(union, store, files, changes, names, rows_filter)
-        elif partition.ranges:
-            client, objects = connection(partition.api)
-            found = logged_rows(client, objects, union, partition.ranges, names, rows_filter)
-        else:
-            found = stored_rows(union, store, files, names, rows_filter)
-        target = arrow_schema(self._schema)
-        for rows in found:
-            for batch in rows.to_batches():
-                yield fit(batch, target)
+        return read_union(partition, self._schema)
 
 
 class FilteringUnionReader(UnionReader):
@@ -140,41 +120,50 @@ def pinned_union(options: UnionReadOptions) -> "tuple[Union, StructType]":
     Raises: as `load_union`.
     """
     with PipelineClient(options.api) as client:
-        union = _pin(client, options)
+        union = pin_view(client, options)
     return union, chosen_columns(union.schema, options.columns)
 
 
-def _pin(client: PipelineClient, options: UnionReadOptions) -> Union:
-    settings = UnionSettings(
+def pin_view(client: PipelineClient, options: UnionReadOptions) -> Union:
+    """Pin a topic, then load its view. Raises: as `load_union`."""
+    topic = find_topic(client, options.topic)
+    # Nothing tells a Python source that a query is over: the pin ends with its lease.
+    pin = pin_once(client, topic.topic_id, lease_ms=options.lease_ms)
+    return load_union(client, union_settings(options), topic.topic_id, pin=pin)
+
+
+def union_settings(options: UnionReadOptions) -> UnionSettings:
+    """Return what the options say of the view."""
+    return UnionSettings(
         topic=options.topic,
         catalog=options.catalog,
         table=options.table,
         registry=options.registry,
         fails_on_loss=options.fails_on_loss,
     )
-    topic = find_topic(client, options.topic)
-    # Nothing tells a Python source that a query is over: the pin ends with its lease.
-    pin_once(client, topic.topic_id, lease_ms=options.lease_ms)
-    return load_union(client, settings, topic.topic_id)
 
 
-def _of_files(
-    options: UnionReadOptions, union: Union, filters: UnionFilters, plan: bytes
+def task_plan(union: Union, filters: UnionFilters) -> bytes:
+    """Return what all tasks of a read share."""
+    return pickle.dumps((union.for_tasks(), filters.rows))
+
+
+def of_files(
+    options: UnionReadOptions, files: Sequence[FileScanTask], plan: bytes
 ) -> Iterator[InputPartition]:
-    from penstock.pipeline.tables.union_rows import plan_files
-
-    files = plan_files(union, union.open_files(), filters.rows)
+    """The tasks that read files."""
     for group in file_groups(files, options.partition_bytes):
         yield UnionPartition(plan, options.api, files=pickle.dumps(group))
 
 
-def _of_log(
+def of_log(
     client: PipelineClient,
     options: UnionReadOptions,
     union: Union,
     filters: UnionFilters,
     plan: bytes,
 ) -> Iterator[InputPartition]:
+    """The tasks that read the log's part."""
     wanted = [
         TopicRange(
             topic=union.topic,
@@ -193,6 +182,38 @@ def _of_log(
     for task in divide(wanted, division, client.runs):
         ranges = [Range(one.topic_id, one.partition, one.start, one.end) for one in task]
         yield UnionPartition(plan, options.api, ranges=ranges)
+
+
+def read_union(partition: InputPartition, schema: "StructType") -> Iterator["pa.RecordBatch"]:
+    """The rows of one task, as Arrow batches."""
+    from penstock.pipeline.tables.union_rows import logged_rows, merged_rows, stored_rows
+
+    if not isinstance(partition, UnionPartition):
+        # Spark's own, which stands for "nothing to read" where there are no partitions.
+        return
+    # Made by our own plan.
+    union, rows_filter = pickle.loads(partition.plan)  # noqa: S301
+    files: list[FileScanTask] = pickle.loads(partition.files) if partition.files else []  # noqa: S301
+    names = [field.name for field in schema.fields]
+    store = union.open_files()
+    if partition.changes:
+        changes = _from_stream(partition.changes)
+        found = merged_rows(union, store, files, changes, names, rows_filter)
+    elif partition.ranges:
+        client, objects = connection(partition.api)
+        found = logged_rows(client, objects, union, partition.ranges, names, rows_filter)
+    else:
+        found = stored_rows(union, store, files, names, rows_filter)
+    target = arrow_schema(schema)
+    for rows in found:
+        for batch in rows.to_batches():
+            yield fit(batch, target)
+
+
+def _stored(union: Union, filters: UnionFilters) -> list[FileScanTask]:
+    from penstock.pipeline.tables.union_rows import plan_files
+
+    return plan_files(union, union.open_files(), filters.rows)
 
 
 def _by_key(
@@ -218,8 +239,7 @@ def _by_key(
     untouched = [
         file for bucket, files in stored.items() if bucket not in changed for file in files
     ]
-    for group in file_groups(untouched, options.partition_bytes):
-        yield UnionPartition(plan, options.api, files=pickle.dumps(group))
+    yield from of_files(options, untouched, plan)
     sizes = {
         bucket: rows.nbytes + sum(file.file.file_size_in_bytes for file in stored.get(bucket, ()))
         for bucket, rows in changed.items()

@@ -21,9 +21,13 @@ _CLOCKS_MS: Final = 60_000
 """The driver that commits a snapshot and the journal may differ in time by so much."""
 
 
+PIN_AGE_MS: Final = 7 * 86_400_000
+"""No pin is renewed past it: agents let no job grow older."""
+
+
 def pin_once(client: PipelineClient, topic_id: str, *, lease_ms: int) -> int:
-    """Pin a topic for as long as a lease that no one renews; the job's number."""
-    request = JobRequest(kind=PIN_JOB, name=topic_id, lease_ms=lease_ms, age_max_ms=lease_ms)
+    """Pin a topic for a lease, which only a stream renews; the job's number."""
+    request = JobRequest(kind=PIN_JOB, name=topic_id, lease_ms=lease_ms, age_max_ms=PIN_AGE_MS)
     return client.open_job(request).job
 
 

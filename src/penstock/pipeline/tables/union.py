@@ -15,6 +15,7 @@ from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
 
 from penstock.model.errors import (
     ConflictError,
@@ -87,8 +88,12 @@ class Union:
         range_bytes: about how many bytes the ranges are, each.
         clean_ends: of each range's partition, up to where compaction by key had cleaned.
         plan: by which the log's part is decoded.
+        begins: by partition, the first offset that the snapshot does not hold.
         lost: what is in neither; not empty only where that isn't an error.
         fails_on_loss: see `UnionSettings`.
+        tolerates_cleaning: whether compaction by key may go on: a stream comes to a key's newer
+            record later, for which an older one was dropped.
+        pin: the job by which it is pinned; 0: one that its caller knows.
     """
 
     topic: str
@@ -102,8 +107,11 @@ class Union:
     range_bytes: tuple[int, ...]
     clean_ends: dict[int, int]
     plan: RowPlan
+    begins: dict[int, int]
     lost: tuple[Range, ...] = ()
     fails_on_loss: bool = True
+    tolerates_cleaning: bool = False
+    pin: int = 0
 
     @property
     def schema(self) -> Schema:
@@ -126,8 +134,15 @@ class Union:
 
     def for_tasks(self) -> "Union":
         """Return what tasks need: they are given their files and ranges."""
-        metadata = self.metadata.model_copy(update={"snapshots": [], "current_snapshot_id": None})
-        return replace(self, metadata=metadata, ranges=(), range_bytes=())
+        return replace(self.at(None), ranges=(), range_bytes=(), begins={})
+
+    def at(self, snapshot: Snapshot | None) -> "Union":
+        """Return the view whose stored rows are those of a snapshot; None: of none."""
+        update = {
+            "snapshots": [] if snapshot is None else [snapshot],
+            "current_snapshot_id": None if snapshot is None else snapshot.snapshot_id,
+        }
+        return replace(self, metadata=self.metadata.model_copy(update=update))
 
 
 def find_topic(client: PipelineClient, name: str) -> TopicState:
@@ -138,11 +153,14 @@ def find_topic(client: PipelineClient, name: str) -> TopicState:
     return topics[0]
 
 
-def load_union(client: PipelineClient, settings: UnionSettings, topic_id: str) -> Union:
+def load_union(
+    client: PipelineClient, settings: UnionSettings, topic_id: str, *, pin: int = 0
+) -> Union:
     """Read the log's ends, then load the table, and plan what the log has beyond it.
 
     Args:
         topic_id: of the topic, which is pinned.
+        pin: the job that pins it, where the caller does not hold it itself.
 
     Raises:
         NotFoundError: there is no such table; or records are in neither, and that is an error.
@@ -168,7 +186,7 @@ def load_union(client: PipelineClient, settings: UnionSettings, topic_id: str) -
             topic_id=topic_id,
             table=name,
             mode=table.properties.get(MODE_PROPERTY, APPEND),
-            metadata=_of_one_snapshot(table),
+            metadata=of_one_snapshot(table),
             properties=dict(table.io.properties),
             location=table.metadata_location,
             ranges=plan.ranges,
@@ -177,9 +195,39 @@ def load_union(client: PipelineClient, settings: UnionSettings, topic_id: str) -
                 one.partition: topic.partitions[one.partition].clean_end for one in plan.ranges
             },
             plan=rows,
+            begins=plan.begins,
             lost=plan.lost,
             fails_on_loss=settings.fails_on_loss,
+            pin=pin,
         )
+
+
+def settings_of(table: Table, topic: TopicState, settings: UnionSettings) -> TableSettings:
+    """Settings by which a reader decodes the log as the table's own job does."""
+    return settings_by(
+        table,
+        TableSettings(
+            topic=topic.name,
+            catalog=settings.catalog,
+            mode=table.properties.get(MODE_PROPERTY, APPEND),
+            registry=settings.registry,
+            value_schema=schema_text_of(topic.configs),
+        ),
+    )
+
+
+def of_one_snapshot(table: Table) -> TableMetadata:
+    """Return a table's metadata with its current snapshot alone."""
+    snapshot = table.current_snapshot()
+    return table.metadata.model_copy(
+        update={
+            "snapshots": [] if snapshot is None else [snapshot],
+            "snapshot_log": [],
+            "metadata_log": [],
+            "refs": {},
+            "statistics": [],
+        }
+    )
 
 
 def check_not_cleaned(client: PipelineClient, union: Union, ranges: Sequence[Range]) -> None:
@@ -189,6 +237,8 @@ def check_not_cleaned(client: PipelineClient, union: Union, ranges: Sequence[Ran
         ConflictError: it has.
         NotFoundError: the topic was deleted.
     """
+    if union.tolerates_cleaning:
+        return
     topic = _look(client, union.topic_id, union.topic)
     for cleaned in cleaned_since(ranges, union.clean_ends, topic.partitions):
         raise ConflictError(
@@ -268,16 +318,7 @@ def _followed(
     ranges: Sequence[Range],
 ) -> tuple[Table, RowPlan]:
     """The table with the columns that the ranges need, and the plan by which they are decoded."""
-    by_table = settings_by(
-        table,
-        TableSettings(
-            topic=topic.name,
-            catalog=settings.catalog,
-            mode=table.properties.get(MODE_PROPERTY, APPEND),
-            registry=settings.registry,
-            value_schema=schema_text_of(topic.configs),
-        ),
-    )
+    by_table = settings_of(table, topic, settings)
     name = ".".join(table.name())
     if by_table.schema == RAW:
         check_record_columns(table.schema(), prefix="", with_value=True, table=name)
@@ -327,16 +368,3 @@ def _check_owner(table: Table, topic: TopicState) -> None:
             else "it is not Penstock's",
             "the option table names another one",
         )
-
-
-def _of_one_snapshot(table: Table) -> TableMetadata:
-    snapshot = table.current_snapshot()
-    return table.metadata.model_copy(
-        update={
-            "snapshots": [] if snapshot is None else [snapshot],
-            "snapshot_log": [],
-            "metadata_log": [],
-            "refs": {},
-            "statistics": [],
-        }
-    )

@@ -14,9 +14,11 @@ from penstock.pipeline.tables.plan import check_history
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnionPlan:
-    """The log's part of a view. `lost`: what is neither in the table nor in the log any more."""
+    """The log's part of a view. `lost`: what is neither in the table nor in the log any more;
+    `begins`: by partition, the first offset that the snapshot does not hold."""
 
     ranges: tuple[Range, ...]
+    begins: dict[int, int]
     lost: tuple[Range, ...]
 
 
@@ -58,7 +60,9 @@ def plan_union(
             lost.append(Range(topic_id, partition, start, available))
         if max(start, available) < end:
             ranges.append(Range(topic_id, partition, max(start, available), end))
-    return UnionPlan(ranges=tuple(ranges), lost=tuple(lost))
+    # Also of partitions that came after the pin: the snapshot may hold records of them.
+    begins = {number: state.log_start for number, state in enumerate(pinned)} | dict(held)
+    return UnionPlan(ranges=tuple(ranges), begins=begins, lost=tuple(lost))
 
 
 def lost_error(topic: str, lost: Range) -> NotFoundError:

@@ -11,6 +11,7 @@ from penstock.model.errors import CorruptDataError, InvalidRequestError
 from penstock.pipeline.connector.offsets import (
     OFFSETS_VERSION,
     StreamOffsets,
+    TableOffsets,
     TopicOffsets,
     from_json,
     to_json,
@@ -31,6 +32,23 @@ VERSION_1 = StreamOffsets(
     initial=True,
 )
 
+VERSION_2 = StreamOffsets(
+    topics={
+        "flights": TopicOffsets(
+            topic_id="0f" * 16, partitions={0: 123, 10: 2**62}, begun={10: 0}, lost=7
+        )
+    },
+    table=TableOffsets(
+        name="penstock.flights",
+        snapshot_id=2**63 - 1,
+        files=12,
+        files_sum=2**32 - 1,
+        read=5,
+        pin=71,
+    ),
+)
+GOLDEN_OFFSETS = {1: VERSION_1, 2: VERSION_2}
+
 numbers = st.dictionaries(st.integers(0, 2000), st.integers(0, 2**63 - 1), max_size=5)
 offsets = st.builds(
     StreamOffsets,
@@ -46,18 +64,31 @@ offsets = st.builds(
         max_size=4,
     ),
     initial=st.booleans(),
+    table=st.none()
+    | st.builds(
+        TableOffsets,
+        name=st.text(min_size=1, max_size=8),
+        snapshot_id=st.integers(0, 2**63 - 1),
+        files=st.integers(5, 2**40),
+        files_sum=st.integers(0, 2**32 - 1),
+        read=st.integers(0, 5),
+        pin=st.integers(0, 2**63 - 1),
+    ),
 )
 
 
-def test_version_1_is_written_and_read_as_it_was():
-    text = (GOLDEN / "offsets-v1.json").read_text()
-    assert json.dumps(to_json(VERSION_1), indent=1) + "\n" == text
-    assert from_json(json.loads(text)) == VERSION_1
+@pytest.mark.parametrize("version", GOLDEN_OFFSETS)
+def test_each_version_is_written_and_read_as_it_was(version):
+    text = (GOLDEN / f"offsets-v{version}.json").read_text()
+    assert json.dumps(to_json(GOLDEN_OFFSETS[version]), indent=1) + "\n" == text
+    assert from_json(json.loads(text)) == GOLDEN_OFFSETS[version]
+    assert json.loads(text)["version"] == version
 
 
 def test_every_known_version_has_a_golden_file():
     names = {f"offsets-v{version}.json" for version in range(1, OFFSETS_VERSION + 1)}
     assert {path.name for path in GOLDEN.glob("offsets-*")} == names
+    assert len(GOLDEN_OFFSETS) == OFFSETS_VERSION
 
 
 @given(offsets)
@@ -74,10 +105,10 @@ def test_the_text_is_the_same_after_spark_had_it(value):
     assert json.dumps(to_json(from_json(json.loads(text)))) == text
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None, True])
+@pytest.mark.parametrize("version", [0, 3, "1", None, True])
 def test_an_unknown_version_is_refused(version):
     value = to_json(VERSION_1) | {"version": version}
-    with pytest.raises(InvalidRequestError, match="unknown"):
+    with pytest.raises(InvalidRequestError, match="unknown; this release knows 1 and 2"):
         from_json(value)
 
 
@@ -100,3 +131,16 @@ def test_an_unknown_version_is_refused(version):
 def test_what_no_version_wrote_is_refused(value):
     with pytest.raises(CorruptDataError):
         from_json(value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"name": 5}, {"snapshot": -1}, {"files": "2"}, {"read": 13}, {"sum": None}, {"pin": 1.5}],
+)
+def test_a_table_that_no_version_wrote_is_refused(changes):
+    value = to_json(VERSION_2)
+    with pytest.raises(CorruptDataError):
+        from_json(value | {"table": value["table"] | changes})
+    for missing in ({}, {"table": None}, {"table": []}):
+        with pytest.raises(CorruptDataError):
+            from_json({"version": 2, "topics": {}} | missing)
