@@ -8,8 +8,8 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -25,8 +25,11 @@ from starlette.types import ASGIApp
 from penstock.app.api.routes import pipeline_routes, problem
 from penstock.app.api.sources import PipelineSources
 from penstock.app.http.agents_api import AgentSources, agent_routes, answered, json_response
-from penstock.app.http.connection import GatedConnection, RequestSlots, read_body
+from penstock.app.http.callers import Caller, Callers, DeniedError
+from penstock.app.http.connection import OPEN_PATHS, GatedConnection, RequestSlots, read_body
 from penstock.app.http.gate import HttpGate
+from penstock.app.http.guard import HEALTH, Guard, caller_of, guarded
+from penstock.app.http.keys_api import KeySources, key_routes
 from penstock.app.http.peer_routes import PeerSources, SecretCheck, peer_routes
 from penstock.app.http.progress_lines import CONTENT_TYPE as CONTENT_TYPE_LINES
 from penstock.app.http.progress_lines import progress_lines
@@ -35,6 +38,8 @@ from penstock.observability.exposition import CONTENT_TYPE, Exposition
 from penstock.observability.metrics import Metrics
 from penstock.peers.secret import ClusterSecret
 from penstock.recovery.backup import Progress
+from penstock.security.acl import Operation
+from penstock.security.principals import ANONYMOUS
 from penstock.system import background
 from penstock.version import VERSION
 
@@ -51,19 +56,31 @@ class HttpSources:
 
     `status` returns a JSON object; `not_ready` returns the reason why the server is not ready, or
     ""; `back_up` copies everything to a path or URL, reports its progress, and returns the
-    manifest; `secret` is the secret that callers must send (None: callers need none; some paths
-    stay open, see `SecretCheck`); `agents`, `pipeline` and `repair` answer the calls of these
-    names.
+    manifest; `callers` says who calls; `topics` returns the names of all topics; `hosts` says
+    whether a request may name a host (None: any);
+    `agents`, `pipeline`, `repair` and `keys` answer the calls of these names.
     """
 
     metrics: Metrics
     status: Callable[[], dict[str, object]]
     not_ready: Callable[[], str]
     back_up: Callable[[str, Progress | None], Awaitable[dict[str, object]]]
-    secret: ClusterSecret | None = None
+    callers: Callers = field(default_factory=Callers)
+    topics: Callable[[], Iterable[str]] = tuple
+    hosts: Callable[[str], bool] | None = None
     agents: AgentSources | None = None
     pipeline: PipelineSources | None = None
     repair: RepairSources | None = None
+    keys: KeySources | None = None
+
+    def need_backup(self, caller: Caller) -> None:
+        """Raises: DeniedError: a caller may not copy everything that there is. That it may ALTER
+        the cluster is known."""
+        caller.ask_nothing()
+        if self.callers.has_authorizer and caller.principal == ANONYMOUS:
+            raise DeniedError("back up", caller.principal, "a backup needs a credential")
+        for name in self.topics():
+            caller.need_topic(name, Operation.READ)
 
 
 def application(sources: HttpSources, gate: HttpGate) -> ASGIApp:
@@ -90,8 +107,8 @@ def application(sources: HttpSources, gate: HttpGate) -> ASGIApp:
         return json_response(sources.status())
 
     async def back_up(request: Request) -> Response:
-        # A web page in a browser of this machine could send requests to this port, but browsers
-        # send JSON to another origin only after they have asked the server.
+        # Browsers send JSON to another origin only after they have asked the server.
+        sources.need_backup(caller_of(request))
         if not _is_json(request):
             return json_response({"error": "send application/json"}, 403)
         wanted = msgspec.json.decode(await read_body(request), type=BackupRequest)
@@ -108,19 +125,30 @@ def application(sources: HttpSources, gate: HttpGate) -> ASGIApp:
         Route("/v1/status", status),
         Route("/v1/backup", answered(back_up), methods=["POST"]),
     ]
+    asks = sources.callers.asks
+    if sources.keys is not None:
+        routes += key_routes(sources.keys)
     agents = sources.agents
-    if agents is not None and (sources.secret is not None or agents.without_secret):
+    if agents is not None and (asks or agents.without_secret):
         routes += agent_routes(agents)
     repair = sources.repair
-    if repair is not None and (sources.secret is not None or repair.without_secret):
+    if repair is not None and (asks or repair.without_secret):
         routes += repair_routes(repair)
     pipeline = sources.pipeline
-    if pipeline is not None and (sources.secret is not None or pipeline.without_secret):
+    if pipeline is not None and (asks or pipeline.without_secret):
         routes += pipeline_routes(pipeline)
     served = Starlette(
-        routes=routes, exception_handlers={HTTPException: _no_such_call, Exception: _own_error}
+        routes=guarded(routes),
+        exception_handlers={HTTPException: _no_such_call, Exception: _own_error},
     )
-    return SecretCheck(RequestSlots(served, gate), sources.secret)
+    return Guard(
+        RequestSlots(served, gate),
+        sources.callers,
+        turn_away=gate.turn_away,
+        hosts=sources.hosts,
+        # Without an authorizer, scrapers and load balancers need no secret.
+        open_paths=(HEALTH,) if sources.callers.has_authorizer else OPEN_PATHS,
+    )
 
 
 async def _no_such_call(request: Request, error: Exception) -> Response:

@@ -57,6 +57,7 @@ class Listening:
         """
         self._settings = settings
         self._looks: list[Callable[[], None]] = []
+        self._check_token: CheckToken | None = None
         protocols = {listener.protocol for listener in listeners}
         self._contexts = {
             protocol: self._open_context(protocol) for protocol in protocols if protocol.has_tls
@@ -95,12 +96,24 @@ class Listening:
             enabled,
             credentials=credentials,
             passwords=passwords,
-            check_token=self._open_tokens(clock) if _OAUTHBEARER in enabled else None,
+            check_token=self.token_check(clock),
             clock=clock,
             random=random,
             failure_delay_s=settings.connection_failed_authentication_delay_ms / 1000,
             reauthenticate_ms=settings.connections_max_reauth_ms,
         )
+
+    def token_check(self, clock: Clock) -> "CheckToken | None":
+        """Return what checks tokens; None: none are taken.
+
+        Raises:
+            PenstockError: the keys of tokens can't be loaded.
+        """
+        settings = self._settings
+        is_wanted = self._has_sasl or bool(settings.http and settings.sasl_oauthbearer_jwks)
+        if self._check_token is None and is_wanted and _OAUTHBEARER in mechanisms(settings):
+            self._check_token = self._open_tokens(clock)
+        return self._check_token
 
     def jobs(self, pool: Executor) -> Sequence[Job]:
         """Return the work that follows the files; none where there are none.

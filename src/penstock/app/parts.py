@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.agent.assembly import Agent
 from penstock.agent.foundation import Foundation
 from penstock.agent.jobs import Job
-from penstock.config.addresses import Address, parse_address
+from penstock.config.addresses import Address
 from penstock.config.checks import is_cluster
 from penstock.config.settings import ServerSettings
 from penstock.groups.coordinator import GroupCoordinator
@@ -203,9 +203,6 @@ class Parts(ABC):
             object_bytes_max=settings.pipeline_object_bytes_max,
             confirm_timeout_s=broker.settings.confirm_timeout_s,
             without_secret=not shared,
-            on_loopback=bool(settings.http)
-            and not settings.cluster_secret
-            and parse_address(settings.http, setting="http").is_loopback,
         )
 
     def peer_sources(self) -> "PeerSources | None":

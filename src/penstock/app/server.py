@@ -42,14 +42,20 @@ from penstock.ports.random import Random
 from penstock.recovery import directory
 from penstock.security.listener import Listener
 from penstock.security.passwords import PasswordChecks
+from penstock.state.answers import AnyAnswer
+from penstock.state.commands import AnyCommand
 from penstock.system import background
 from penstock.system.believed_clock import BelievedClock
 from penstock.system.heard import swallowed_counts
 from penstock.system.sockets import give_up_unreachable_peers
 
 if TYPE_CHECKING:
+    from penstock.app.http.callers import Callers
+    from penstock.app.http.keys_api import KeySources
     from penstock.app.http_port import HttpServer
     from penstock.app.self_compaction import SelfCompaction
+    from penstock.peers.secret import ClusterSecret
+    from penstock.security.sasl.oauthbearer import CheckToken
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +123,9 @@ class Server:
         self.listeners: Sequence[Listener] = ()
         """The listeners of Kafka clients, once they are bound."""
         self._passwords = PasswordChecks()
+        self._check_token: CheckToken | None = None
+        self._own_secret: ClusterSecret | None = None
+        """Known to this process alone, which calls its own HTTP port by it."""
         self.http_address = parse_address(settings.http, setting="http") if settings.http else None
         self.peer_address: Address | None = None
         """Other agents are served at this address; None until the server has started."""
@@ -194,6 +203,7 @@ class Server:
                 name="pipeline's status", interval_s=PIPELINE_INTERVAL_S, run=pipeline.run_once
             )
             look = Job(name="clock", interval_s=_LOOK_S, run=self._look_at_clock)
+            self._check_token = listening.token_check(self._clock)
             jobs = [*parts.jobs(), *listening.jobs(parts.pool), count, ask, look]
             self._jobs = Jobs(jobs, on_fatal=self._on_fatal)
             self._jobs.start()
@@ -360,7 +370,10 @@ class Server:
             status=self.status,
             not_ready=self.not_ready,
             back_up=self.back_up,
-            secret=secret,
+            callers=self._callers(parts, secret),
+            topics=lambda: [topic.name for topic in parts.view.topics()],
+            hosts=self._hosts(),
+            keys=self._key_sources(parts),
             agents=parts.agent_sources(),
             pipeline=parts.pipeline_sources(),
             repair=parts.repair_sources(),
@@ -378,6 +391,47 @@ class Server:
             self._http.append(http.HttpServer(app, gate, listener))
             self._http[-1].start()
 
+    def _callers(self, parts: Parts, secret: "ClusterSecret | None") -> "Callers":
+        from penstock.app.http.callers import Callers
+        from penstock.peers.secret import ClusterSecret
+
+        authority = parts.broker.authority
+        if authority is not None and secret is None:
+            # Its own compaction must be known among callers that rules are asked about.
+            self._own_secret = ClusterSecret(self._random.token_bytes(32).hex())
+        return Callers(
+            secret=secret,
+            own=self._own_secret,
+            authority=authority,
+            keys=lambda: parts.view.api_keys,
+            check_token=self._check_token,
+            now_ms=self._clock.now_ms,
+        )
+
+    def _key_sources(self, parts: Parts) -> "KeySources":
+        from penstock.app.http.keys_api import KeySources
+
+        async def commit(command: AnyCommand) -> AnyAnswer:
+            (answer,) = await parts.log.commit([command])
+            return answer
+
+        return KeySources(
+            keys=lambda: parts.view.api_keys,
+            commit=commit,
+            random=self._random,
+            now_ms=self._clock.now_ms,
+        )
+
+    def _hosts(self) -> "Callable[[str], bool] | None":
+        """Say which hosts requests may name. Where each needs a credential, a web page that has
+        this port's address for its own has none to send."""
+        from penstock.app.http.guard import local_hosts
+
+        names, address = self.settings.http_hosts, self.http_address
+        assert address is not None
+        open_to_pages = address.is_loopback and not self.settings.cluster_secret
+        return local_hosts(names) if names or open_to_pages else None
+
     async def _start_compaction(self, parts: Parts, http: Address) -> None:
         # These modules load in a thread, too.
         await asyncio.get_running_loop().run_in_executor(parts.pool, _import_compaction)
@@ -392,7 +446,9 @@ class Server:
 
         self._compaction = SelfCompaction(
             url=f"http://{http.from_here}",
-            secret=ClusterSecret(settings.cluster_secret) if settings.cluster_secret else None,
+            secret=ClusterSecret(settings.cluster_secret)
+            if settings.cluster_secret
+            else self._own_secret,
             interval_s=settings.compaction_interval_ms / 1000,
             metrics=parts.metrics,
             failed=failed,

@@ -28,6 +28,7 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "group": Lazy("group", "List, describe, reset and delete consumer groups."),
     "acl": Lazy("acl", "List, add and delete access rules: what clients may do."),
     "user": Lazy("user", "List, make and delete users' passwords."),
+    "key": Lazy("key", "Make, list and revoke API keys of the HTTP port."),
     "quota": Lazy("quota", "List, set and remove quotas: how much clients may use."),
     "transaction": Lazy("transaction", "List, describe and abort transactions."),
     "pipeline": Lazy("pipeline", "Run jobs on stored records: compaction, tables, export, import."),

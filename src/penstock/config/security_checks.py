@@ -78,7 +78,8 @@ def check_security(settings: ServerSettings) -> None:
             )
     if any(listener.protocol is Protocol.SSL for listener in found):
         _check_client_certificates(settings)
-    if "OAUTHBEARER" in enabled and any(listener.protocol.has_sasl for listener in found):
+    has_sasl = any(listener.protocol.has_sasl for listener in found)
+    if "OAUTHBEARER" in enabled and (has_sasl or settings.sasl_oauthbearer_jwks):
         _check_tokens(settings)
     _check_ports(found, settings)
 

@@ -125,6 +125,16 @@ class ServerSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown
             100_000,
         ),
     ] = 200
+    http_hosts: Annotated[
+        str,
+        About(
+            "Where it is",
+            "Names and addresses under which the HTTP port is called, separated by commas; the "
+            "loopback's are taken always. A request whose Host header has another one gets 403. "
+            "Empty: a port on the loopback without `cluster_secret` takes the loopback's alone, "
+            "another one takes any.",
+        ),
+    ] = ""
     http_header_timeout_ms: Annotated[
         int,
         of_clients("How long the head of an HTTP request may take to come.", 100),

@@ -26,6 +26,8 @@ SECRET_FILE_VARIABLE: Final = "PENSTOCK_CLUSTER_SECRET_FILE"  # noqa: S105 - its
 does in jobs."""
 OTHERS_VARIABLES: Final = frozenset(
     {
+        "PENSTOCK_API_KEY",
+        "PENSTOCK_API_KEY_FILE",
         "PENSTOCK_SERVER",
         "PENSTOCK_COMMAND_CONFIG",
         "PENSTOCK_STATUS_URL",

@@ -144,8 +144,9 @@ _TABLE: Final = (
     Metric(
         "penstock_http_refused_total",
         _C,
-        "What the port turned away since none could make room: `connections`, `requests` (503), "
-        "`bodies` (503: too many bytes of them in memory).",
+        "What the port turned away. Since none could make room: `connections`, `requests` (503), "
+        "`bodies` (503: too many bytes of them in memory). For who sent it: `host` (403: a web "
+        "page, or a foreign Host), `credentials` (401), `denied` (403: no access rule allows it).",
         "reason",
     ),
     Metric(

@@ -363,7 +363,8 @@ class Tables(Message, frozen=True):
 class Problem(Message, frozen=True):
     """The body of every answer that reports a failure. `kind` says what the caller does:
     retry (503: the same again, at this agent or another), refused (409: don't send it again),
-    not_found (404), invalid (400), secret (401). `reason`: a Refusal's name, where it is one."""
+    not_found (404), invalid (400), secret (401: a credential is needed), denied (403: the access
+    rules don't allow it). `reason`: a Refusal's name, where it is one."""
 
     error: str
     kind: str

@@ -24,7 +24,7 @@ from penstock.pipeline.health import Health, health
 from penstock.pipeline.jobs import Intervals, Job, JobSettings, find_jobs
 from penstock.pipeline.monitor import Monitor, count, counted, engine_figures, status_of
 from penstock.pipeline.schedule import Outcome, Schedule, Stopping, Work
-from penstock.pipeline.secret import SECRET_VARIABLE
+from penstock.pipeline.secret import only_secret
 from penstock.pipeline.table_watch import TableWatch
 from penstock.system.clock import SystemClock
 from penstock.system.heard import swallowed_counts
@@ -110,7 +110,7 @@ class PipelineRun:
             random=random,
             changed=self._changed,
             gives_up=settings.once,
-            environment={} if secret is None else {SECRET_VARIABLE: secret.text},
+            environment={} if secret is None else only_secret(secret),
         )
         self._schedule = Schedule(
             counted(self._find, self.metrics),

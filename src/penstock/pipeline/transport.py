@@ -65,6 +65,10 @@ class RefusedError(ConflictError):
         return RefusedError, fields
 
 
+class DeniedError(InvalidRequestError):
+    """The access rules don't let this client's principal do it."""
+
+
 class HttpAnswer(NamedTuple):
     """A successful answer; names of headers are in lower case."""
 
@@ -293,9 +297,12 @@ def _error(answer: HttpAnswer, operation: str, subject: str) -> PenstockError:
         return InvalidRequestError(
             operation,
             subject,
-            "the cluster's secret is needed",
-            "set PENSTOCK_CLUSTER_SECRET or PENSTOCK_CLUSTER_SECRET_FILE where this runs",
+            "a credential is needed: an API key, a token, or the cluster's secret",
+            "set PENSTOCK_API_KEY, PENSTOCK_API_KEY_FILE, PENSTOCK_CLUSTER_SECRET or "
+            "PENSTOCK_CLUSTER_SECRET_FILE where this runs",
         )
+    if kind == "denied":
+        return DeniedError(operation, subject, text)
     if status == 404 and kind == "not_found":
         return NotFoundError(operation, subject, text)
     if status == 404:

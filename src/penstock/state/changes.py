@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from penstock.model.ids import PartitionKey, TopicId, TopicKey
 from penstock.security.acl import AclBinding
+from penstock.security.api_key import ApiKey
 from penstock.security.quota import QuotaChange
 from penstock.security.scram.credential import ScramCredential, ScramMechanism
 from penstock.state.rows import Agent, LostHistory, Shard
@@ -178,6 +179,14 @@ class CredentialChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKeyChanged:
+    """There is a new API key; `key` None: it is gone."""
+
+    key_id: str
+    key: ApiKey | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QuotasChanged:
     """Quotas that have another value, or none any more."""
 
@@ -204,5 +213,6 @@ Change = (
     | DigestTold
     | AclsChanged
     | CredentialChanged
+    | ApiKeyChanged
     | QuotasChanged
 )

@@ -25,7 +25,12 @@ from penstock.state.pipeline_commands import (
     SaveTable,
 )
 from penstock.state.quota_commands import AlterQuotas
-from penstock.state.security_commands import DeleteCredential, SaveCredential
+from penstock.state.security_commands import (
+    DeleteApiKey,
+    DeleteCredential,
+    SaveApiKey,
+    SaveCredential,
+)
 from penstock.state.state_digest import StateDigest
 from penstock.state.transaction_commands import (
     AbortTransactions,
@@ -581,5 +586,7 @@ AnyCommand = (
     | DeleteAcls
     | SaveCredential
     | DeleteCredential
+    | SaveApiKey
+    | DeleteApiKey
     | AlterQuotas
 )

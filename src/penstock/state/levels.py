@@ -26,7 +26,7 @@ from penstock.state.commands import (
     Relay,
     RunCommit,
 )
-from penstock.state.pipeline_commands import ReplaceRuns
+from penstock.state.pipeline_commands import OpenJob, ReplaceRuns
 from penstock.state.rows import Agent
 from penstock.state.schema import (
     ACLS_LEVEL,
@@ -102,6 +102,8 @@ LEVEL_OF: Final[dict[type[AnyCommand], int]] = {
     acl_commands.DeleteAcls: ACLS_LEVEL,
     security_commands.SaveCredential: SECURITY_LEVEL,
     security_commands.DeleteCredential: SECURITY_LEVEL,
+    security_commands.SaveApiKey: SECURITY_LEVEL,
+    security_commands.DeleteApiKey: SECURITY_LEVEL,
     quota_commands.AlterQuotas: QUOTAS_LEVEL,
 }
 """The level that a command's type belongs to. Apply refuses the command below it."""
@@ -196,6 +198,8 @@ def level_needed(command: AnyCommand) -> int:
             return max([needed, *map(level_needed, command.commands)])
         case commands.CreateTopic(replication_factor=factor) if factor:
             return TRANSACTIONS_LEVEL
+        case OpenJob(principal=principal) if principal:
+            return SECURITY_LEVEL
         case CommitRuns() if any(map(_is_transactional, command.runs)):
             return TRANSACTIONS_LEVEL
         case CommitRuns(raw=True):

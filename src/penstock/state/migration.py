@@ -7,12 +7,14 @@ from penstock.replica.database import refuse_older
 from penstock.state.schema import (
     ABORTED,
     ACLS,
+    API_KEYS,
     CREDENTIALS,
     DIGESTS,
     FORMAT_VERSION,
     GROUP_CONFIGS,
     GROUP_KIND,
     GROUP_MEMBERS,
+    JOB_PRINCIPAL,
     LEFTOVERS,
     LOST_HISTORIES,
     LOST_RANGES,
@@ -45,8 +47,8 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
     ),
     # 5 to 6: members of groups. All groups are classic until then.
     5: (f"ALTER TABLE groups ADD COLUMN {GROUP_KIND}", GROUP_MEMBERS),
-    # 6 to 7: transactions, share groups, access rules, credentials, quotas, configs of groups, and
-    # how many replicas of a topic clients are shown.
+    # 6 to 7: transactions, share groups, access rules, credentials, API keys, quotas, configs of
+    # groups, and how many replicas of a topic clients are shown.
     6: (
         f"ALTER TABLE topics ADD COLUMN {REPLICATION_FACTOR}",
         MARKERS,
@@ -63,6 +65,8 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
         ACLS,
         GROUP_CONFIGS,
         CREDENTIALS,
+        API_KEYS,
+        f"ALTER TABLE pipeline_jobs ADD COLUMN {JOB_PRINCIPAL}",
         QUOTAS,
     ),
 }

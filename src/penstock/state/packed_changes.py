@@ -39,6 +39,7 @@ _KINDS: Final[tuple[type[Change], ...]] = (
     changes.GroupConfigsChanged,
     changes.CredentialChanged,
     changes.QuotasChanged,
+    changes.ApiKeyChanged,
 )
 _NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
 

@@ -26,6 +26,9 @@ class OpenJob(Command, frozen=True, tag="job+"):
     age_max_ms: int
     """Past it no renewal is accepted: the bound on how long deletion waits for it. At most 30
     days, however much is asked for."""
+    principal: str = ""
+    """The principal that has opened it; "": a client whom no authorizer asks. From feature level 6
+    on."""
 
 
 class RenewJob(Command, frozen=True, tag="job~"):

@@ -199,7 +199,8 @@ class Shard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineJob:
-    """An open job. Times are journal time in ms; `last_n`: of its last numbered commit, 0: none."""
+    """An open job. Times are journal time in ms; `last_n`: of its last numbered commit, 0: none.
+    `principal`: who has opened it, "": a client whom no authorizer asked."""
 
     job: int
     kind: str
@@ -210,6 +211,7 @@ class PipelineJob:
     lease_ms: int
     age_max_ms: int
     last_n: int
+    principal: str = ""
 
     @property
     def over_ms(self) -> int:

@@ -70,7 +70,9 @@ GROUP_SHARDS: Final = """CREATE TABLE group_shards (
         epoch INTEGER NOT NULL
     ) STRICT"""
 
-PIPELINE_JOBS: Final = """CREATE TABLE pipeline_jobs (
+JOB_PRINCIPAL: Final = "principal TEXT NOT NULL DEFAULT ''"
+"""See `penstock.state.pipeline_commands.OpenJob`."""
+PIPELINE_JOBS: Final = f"""CREATE TABLE pipeline_jobs (
         job INTEGER PRIMARY KEY,
         kind TEXT NOT NULL,
         name TEXT NOT NULL,
@@ -80,7 +82,8 @@ PIPELINE_JOBS: Final = """CREATE TABLE pipeline_jobs (
         lease_ms INTEGER NOT NULL,
         age_max_ms INTEGER NOT NULL,
         last_n INTEGER NOT NULL,
-        last_answer BLOB NOT NULL
+        last_answer BLOB NOT NULL,
+        {JOB_PRINCIPAL}
     ) STRICT"""
 WRITERS: Final = """CREATE TABLE writers (
         writer_id TEXT PRIMARY KEY,
@@ -231,6 +234,14 @@ CREDENTIALS: Final = """CREATE TABLE credentials (
         server_key BLOB NOT NULL,
         PRIMARY KEY (user_name, mechanism)
     ) STRICT, WITHOUT ROWID"""
+API_KEYS: Final = """CREATE TABLE api_keys (
+        key_id TEXT PRIMARY KEY,
+        digest BLOB NOT NULL,
+        principal TEXT NOT NULL,
+        note TEXT NOT NULL,
+        expires INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID"""
+"""`expires`: ms of the wall clock, which isn't journal time; 0: never."""
 QUOTAS: Final = """CREATE TABLE quotas (
         entity TEXT NOT NULL,
         key TEXT NOT NULL,
@@ -374,5 +385,6 @@ SCHEMA: Final = (
     ACLS,
     GROUP_CONFIGS,
     CREDENTIALS,
+    API_KEYS,
     QUOTAS,
 )

@@ -1,10 +1,11 @@
-"""The commands about credentials, which the journal orders. Pure.
+"""The commands about credentials and API keys, which the journal orders. Pure.
 
 See docs/security.md and docs/formats/journal.md, "Credentials". All are of SECURITY_LEVEL.
 """
 
 from typing import Final
 
+from penstock.security.api_key import ApiKey
 from penstock.state.command import Command
 
 USER_NAME_LENGTH_MAX: Final = 255
@@ -38,3 +39,20 @@ class DeleteCredential(Command, frozen=True, tag="scram-"):
 
     user: str
     mechanism: int
+
+
+API_KEYS_MAX: Final = 10_000
+"""API keys of a cluster, which each agent keeps in memory. As with credentials, the call that
+makes keys holds to it."""
+
+
+class SaveApiKey(Command, frozen=True, tag="key+"):
+    """Keep an API key. Answer: Done, or Refused (MALFORMED, also where the id is taken)."""
+
+    key: ApiKey
+
+
+class DeleteApiKey(Command, frozen=True, tag="key-"):
+    """Forget an API key. Answer: Done, or Refused (UNKNOWN_CREDENTIAL)."""
+
+    key_id: str

@@ -20,6 +20,7 @@ sys.path[:0] = [str(REPOSITORY / "src"), str(REPOSITORY / "tests")]
 from penstock.records.sums import pack_crcs  # noqa: E402
 from penstock.replica.replica import Replica  # noqa: E402
 from penstock.security.acl import AclBinding  # noqa: E402
+from penstock.security.api_key import ApiKey  # noqa: E402
 from penstock.security.quota import QuotaChange, QuotaEntity  # noqa: E402
 from penstock.segment import job_object_key  # noqa: E402
 from penstock.state.acl_commands import CreateAcls, DeleteAcls  # noqa: E402
@@ -69,6 +70,7 @@ from penstock.state.quota_commands import AlterQuotas  # noqa: E402
 from penstock.state.read.queries import Queries  # noqa: E402
 from penstock.state.rows import GroupKind  # noqa: E402
 from penstock.state.schema import FEATURE_LEVEL_MAX, FORMAT_VERSION  # noqa: E402
+from penstock.state.security_commands import DeleteApiKey, SaveApiKey  # noqa: E402
 from penstock.state.transaction_commands import (  # noqa: E402
     CommitToTransaction,
     EndTransaction,
@@ -183,6 +185,7 @@ def fill_cluster(path: Path, embedded_agent: int) -> None:
     fill_shares(append)
     fill_acls(append)
     fill_quotas(append)
+    fill_api_keys(append)
     replica.close()
 
 
@@ -336,6 +339,23 @@ def fill_quotas(append: Callable[..., list[AnyAnswer]]) -> None:
     assert append(1001, AlterQuotas(changes=changes)) == [Done()]
     gone = [QuotaChange(QuotaEntity("", None), "request_percentage", None)]
     assert append(1002, AlterQuotas(changes=gone)) == [Done()]
+
+
+def fill_api_keys(append: Callable[..., list[AnyAnswer]]) -> None:
+    """Two API keys, of which one is revoked, and a job of a principal."""
+    kept = ApiKey(
+        key_id="00112233aabbccdd", digest=bytes(range(32)), principal="User:alice", note="loader"
+    )
+    gone = ApiKey(
+        key_id="ffeeddcc00112233", digest=bytes(32), principal="User:bob", expires_ms=1 << 41
+    )
+    assert append(1001, SaveApiKey(key=kept)) == [Done()]
+    assert append(1002, SaveApiKey(key=gone)) == [Done()]
+    assert append(1002, DeleteApiKey(key_id=gone.key_id)) == [Done()]
+    opening = OpenJob(
+        kind="write", name="nightly", lease_ms=60_000, age_max_ms=3_600_000, principal="User:alice"
+    )
+    append(1001, opening)
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.app.http.callers import Callers
 from penstock.app.http.gate import HttpGate, HttpLimits
 from penstock.app.http_port import HttpSources, application
 from penstock.observability.metrics import Metrics
@@ -38,7 +39,7 @@ def ask(method: str, path: str, *, secret: str = "") -> tuple[int, dict[bytes, b
         status=fail,
         not_ready=str,
         back_up=back_up,
-        secret=ClusterSecret(secret) if secret else None,
+        callers=Callers(secret=ClusterSecret(secret) if secret else None),
     )
     gate = HttpGate("http", HttpLimits(), SystemClock(), lambda port, happened: None)
     sent: list[Any] = []

@@ -200,7 +200,7 @@ def test_the_cluster(golden: Path) -> None:
 def test_the_pipeline(golden: Path) -> None:
     with closing(Queries(golden)) as queries:
         assert queries.feature_level() >= 3
-        (job,) = queries.pipeline_jobs()
+        job = queries.pipeline_jobs()[0]
         assert (job.job, job.kind, job.name, job.last_n) == (1, "compaction", "golden", 1)
         assert (job.opened_ms, job.lease_ms, job.age_max_ms) == (6_000, 60_000, 3_600_000)
         assert queries.writer("golden-writer") == WriterRow(

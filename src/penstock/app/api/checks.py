@@ -62,7 +62,7 @@ async def check_objects(
 
     async def check(index: int, listed: OutputObject) -> None:
         async with turn:
-            footer, runs = await _index(sources, listed)
+            footer, runs = await _listed_index(sources, listed)
         if footer.offsets_final != offsets_final:
             state = "final" if footer.offsets_final else "not final"
             raise _bad(listed.key, f"its offsets are {state}")
@@ -81,33 +81,48 @@ async def check_objects(
         await asyncio.gather(*checks, return_exceptions=True)
 
 
-async def _index(
+async def index_of(
+    sources: PipelineSources, key: str, size_bytes: int
+) -> tuple[Footer, tuple[IndexedRun, ...]]:
+    """Read the footer and the runs of an object.
+
+    Raises:
+        NotFoundError: there is no such object.
+        CorruptDataError: it is not a segment.
+        RetryableError: the store doesn't answer.
+    """
+    store = sources.store
+    if size_bytes < FOOTER_BYTES:
+        raise CorruptDataError("read index", key, f"{size_bytes} bytes are less than a footer")
+    tail_from = max(0, size_bytes - _TAIL_BYTES)
+    tail = bytes(await store.get_range(key, tail_from, size_bytes))
+    footer = parse_footer(tail, size_bytes=size_bytes, subject=key)
+    start = footer.index_position
+    end = start + footer.index_length
+    block = (
+        tail[start - tail_from : end - tail_from]
+        if start >= tail_from
+        else bytes(await store.get_range(key, start, end))
+    )
+    runs = await asyncio.get_running_loop().run_in_executor(
+        sources.pool, lambda: parse_index(block, footer, subject=key)
+    )
+    return footer, runs
+
+
+async def _listed_index(
     sources: PipelineSources, listed: OutputObject
 ) -> tuple[Footer, tuple[IndexedRun, ...]]:
     key, size_bytes = listed.key, listed.size_bytes
-    store = sources.store
     try:
-        found_bytes = await store.size(key)
+        found_bytes = await sources.store.size(key)
         if found_bytes != size_bytes or size_bytes < FOOTER_BYTES:
             raise _bad(key, f"it has {found_bytes} bytes, the commit says {size_bytes}")
-        tail_from = max(0, size_bytes - _TAIL_BYTES)
-        tail = bytes(await store.get_range(key, tail_from, size_bytes))
-        footer = parse_footer(tail, size_bytes=size_bytes, subject=key)
-        start = footer.index_position
-        end = start + footer.index_length
-        block = (
-            tail[start - tail_from : end - tail_from]
-            if start >= tail_from
-            else bytes(await store.get_range(key, start, end))
-        )
-        runs = await asyncio.get_running_loop().run_in_executor(
-            sources.pool, lambda: parse_index(block, footer, subject=key)
-        )
+        return await index_of(sources, key, size_bytes)
     except NotFoundError as error:
         raise _bad(key, "there is no such object") from error
     except CorruptDataError as error:
         raise _bad(key, str(error)) from error
-    return footer, runs
 
 
 def _difference(claim: Claim, run: IndexedRun | None) -> str:

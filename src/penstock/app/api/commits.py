@@ -1,6 +1,6 @@
 """These calls of the pipeline API change something: jobs, commits of objects, writers, tables."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from starlette.requests import Request
@@ -8,11 +8,14 @@ from starlette.responses import Response
 
 from penstock.app.api.calls import Call, message, nothing, read_message
 from penstock.app.api.checks import Claim, check_objects
-from penstock.app.api.objects import check_job
+from penstock.app.api.grants import is_own, need_job, need_own
 from penstock.app.api.sources import PipelineSources
 from penstock.app.http.agents_api import note_change
+from penstock.app.http.callers import Caller
+from penstock.app.http.guard import caller_of
 from penstock.model.errors import InvalidRequestError, NotFoundError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key, partition_of, topic_key_of
+from penstock.model.table_names import PIN_JOB
 from penstock.pipeline import api_messages as api
 from penstock.pipeline.api_messages import (
     LEASE_MS_MAX,
@@ -30,6 +33,7 @@ from penstock.pipeline.api_messages import (
     WriteRequest,
     Written,
 )
+from penstock.security.acl import CLUSTER_NAME, Operation, ResourceType
 from penstock.state.answers import JobOpened, Refusal, RunsReplaced, WriteCommitted
 from penstock.state.commands import BATCH_FIELDS
 from penstock.state.pipeline_commands import (
@@ -86,6 +90,8 @@ class _Commits:
         wanted = await read_message(request, JobRequest)
         if not 0 < len(wanted.kind) <= NAME_LENGTH_MAX or len(wanted.name) > NAME_LENGTH_MAX:
             raise InvalidRequestError("open job", repr(wanted.kind), "its kind or name is too long")
+        caller = caller_of(request)
+        self._need_to_open(caller, wanted)
         lease_ms = min(max(wanted.lease_ms, LEASE_MS_MIN), LEASE_MS_MAX)
         answer = await self._sources.commit(
             OpenJob(
@@ -93,6 +99,7 @@ class _Commits:
                 name=wanted.name,
                 lease_ms=lease_ms,
                 age_max_ms=min(max(wanted.age_max_ms, LEASE_MS_MIN), AGE_MS_MAX),
+                principal="" if caller.is_unbounded else caller.principal,
             )
         )
         assert isinstance(answer, JobOpened), answer
@@ -103,9 +110,12 @@ class _Commits:
             )
         )
 
-    async def jobs(self, _: Request) -> Response:
+    async def jobs(self, request: Request) -> Response:
+        caller = caller_of(request)
+        sees_all = caller.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
         await self._sources.confirm()
-        found = await self._sources.ask(lambda queries: queries.pipeline_jobs())
+        every = await self._sources.ask(lambda queries: queries.pipeline_jobs())
+        found = [job for job in every if sees_all or is_own(caller, job)]
         return message(
             Jobs(
                 jobs=[
@@ -121,13 +131,29 @@ class _Commits:
         job = request.path_params["job"]
         await self._sources.confirm()
         found = await self._sources.ask(lambda queries: queries.pipeline_job(job))
+        caller = caller_of(request)
+        caller.ask_nothing()
+        if found is not None:
+            need_own(caller, found, Operation.DESCRIBE)
         return message(JobState(is_open=found is not None))
 
     async def renew_job(self, request: Request) -> Response:
+        caller = caller_of(request)
+        if not caller.is_unbounded:
+            job: int = request.path_params["job"]
+            await need_job(self._sources, caller, job, Operation.ALTER)
         await self._sources.commit(RenewJob(job=request.path_params["job"]))
         return nothing()
 
     async def close_job(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.ask_nothing()
+        if not caller.is_unbounded:
+            job: int = request.path_params["job"]
+            await self._sources.confirm()
+            found = await self._sources.ask(lambda queries: queries.pipeline_job(job))
+            if found is not None:
+                need_own(caller, found, Operation.ALTER)
         await self._sources.commit(CloseJob(job=request.path_params["job"]))
         note_change(request, f"job {request.path_params['job']} closed")
         return nothing()
@@ -137,9 +163,14 @@ class _Commits:
     async def replace(self, request: Request) -> Response:
         wanted = await read_message(request, ReplaceRequest)
         sources = self._sources
+        caller = caller_of(request)
         await sources.confirm()
-        if not await self._has_committed(wanted.job, wanted.n):
-            await check_job(sources, wanted.job)
+        topics = {each.topic_id for each in wanted.partitions}
+        self._need_topics(caller, topics, Operation.READ, Operation.WRITE, Operation.DELETE)
+        has_committed = await self._has_committed(wanted.job, wanted.n)
+        if not (has_committed and caller.is_unbounded):
+            await need_job(sources, caller, wanted.job)
+        if not has_committed:
             await check_objects(
                 sources, wanted.objects, _replacement_claims(wanted), offsets_final=True
             )
@@ -171,7 +202,11 @@ class _Commits:
     async def write(self, request: Request) -> Response:
         wanted = await read_message(request, WriteRequest)
         sources = self._sources
+        caller = caller_of(request)
         await sources.confirm()
+        self._need_topics(caller, {run.topic_id for run in wanted.runs}, Operation.WRITE)
+        # Who writes under a writer's id could have later batches of that writer taken for repeated.
+        caller.need(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, wanted.writer_id)
         known = await sources.ask(lambda queries: queries.writer(wanted.writer_id))
         repeated = known is not None and (known.incarnation, known.batch_id) == (
             wanted.incarnation,
@@ -180,7 +215,7 @@ class _Commits:
         if not repeated:
             # A commit that is sent again gets its first answer, even if its objects are gone by
             # now.
-            await check_job(sources, wanted.job)
+            await need_job(sources, caller, wanted.job)
             await check_objects(sources, wanted.objects, _write_claims(wanted), offsets_final=False)
         answer = await sources.commit(
             CommitWrite(
@@ -206,6 +241,7 @@ class _Commits:
 
     async def writer(self, request: Request) -> Response:
         writer_id: str = request.path_params["writer"]
+        caller_of(request).need(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, writer_id)
         await self._sources.confirm()
         found = await self._sources.ask(lambda queries: queries.writer(writer_id))
         if found is None:
@@ -227,7 +263,10 @@ class _Commits:
         topic_id = request.query_params.get("topic_id")
         wanted = None if topic_id is None else _topic_id(topic_id)
         await self._sources.confirm()
-        rows = await self._sources.ask(lambda queries: queries.table_rows(wanted))
+        every = await self._sources.ask(lambda queries: queries.table_rows(wanted))
+        caller = caller_of(request)
+        caller.ask_nothing()
+        rows = [row for row in every if self._may_see(caller, row.topic_id)]
         return message(
             Tables(
                 tables=[
@@ -247,6 +286,9 @@ class _Commits:
     async def save_table(self, request: Request) -> Response:
         wanted = await read_message(request, TableProgress)
         topic_id = _topic_id(wanted.topic_id)
+        caller = caller_of(request)
+        caller.need_topic(self._name(topic_id), Operation.READ)
+        caller.need(Operation.READ, ResourceType.GROUP, wanted.table)
         rows = await self._sources.ask(lambda queries: queries.table_rows(topic_id))
         before = next((row for row in rows if row.table == wanted.table), None)
         await self._sources.commit(
@@ -264,11 +306,43 @@ class _Commits:
     async def drop_table(self, request: Request) -> Response:
         topic_id = _topic_id(request.query_params.get("topic_id", ""))
         table = request.query_params.get("table", "")
+        caller = caller_of(request)
+        caller.need_topic(self._name(topic_id), Operation.READ)
+        caller.need(Operation.DELETE, ResourceType.GROUP, table)
         await self._sources.commit(DropTable(topic_id=topic_id, table=table))
         note_change(request, f"table {table!r} of topic {topic_id.hex()} dropped")
         return nothing()
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _need_to_open(self, caller: Caller, wanted: JobRequest) -> None:
+        if wanted.kind == PIN_JOB:
+            # It ends the retention of that topic while it is open.
+            topic = self._sources.view.topic_by_id(_topic_id(wanted.name))
+            caller.need_topic(None if topic is None else topic.name, Operation.READ)
+        else:
+            caller.need_some_topic(Operation.READ, Operation.WRITE)
+
+    def _need_topics(
+        self, caller: Caller, topic_ids: Collection[str], *operations: Operation
+    ) -> None:
+        """Raises: DeniedError: an operation is not allowed. Topics that are gone are passed over,
+        since apply changes nothing of them."""
+        caller.ask_nothing()
+        for topic_id in topic_ids:
+            topic = self._sources.topic(topic_id)
+            if topic is not None:
+                caller.need_topic(topic.name, *operations)
+
+    def _may_see(self, caller: Caller, topic_id: bytes) -> bool:
+        name = self._name(topic_id)
+        if name is None:
+            return caller.is_unbounded
+        return caller.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
+
+    def _name(self, topic_id: bytes) -> str | None:
+        topic = self._sources.view.topic_by_id(topic_id)
+        return None if topic is None else topic.name
 
     async def _has_committed(self, job: int, n: int) -> bool:
         """Whether commit `n` is the job's last commit, sent again, which gets its first answer."""

@@ -14,7 +14,10 @@ from starlette.responses import Response, StreamingResponse
 from typing_extensions import Buffer
 
 from penstock.app.api.calls import Call, message, read_message
+from penstock.app.api.grants import Grants, need_job
 from penstock.app.api.sources import ApiRefusedError, PipelineSources
+from penstock.app.http.callers import Caller
+from penstock.app.http.guard import caller_of
 from penstock.model.errors import (
     ConflictError,
     CorruptDataError,
@@ -58,10 +61,13 @@ def calls(sources: PipelineSources) -> Sequence[Call]:
 class _Objects:
     def __init__(self, sources: PipelineSources) -> None:
         self._sources = sources
+        self._grants = Grants(sources)
         self._putting_bytes = 0
         """Bytes of the objects that are being put through this agent now."""
 
     async def accesses(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.ask_nothing()
         wanted = await read_message(request, AccessRequest)
         if len(wanted.keys) > KEYS_MAX:
             raise InvalidRequestError(
@@ -75,9 +81,9 @@ class _Objects:
         if wanted.method == "GET":
             for key in wanted.keys:
                 _check_readable(key)
-            urls = await sign_or_none(store, "GET", wanted.keys, wanted.seconds)
+            urls = await self._read_urls(caller, wanted)
         elif wanted.method == "PUT":
-            await self._check_writable(wanted.keys)
+            await self._check_writable(caller, wanted.keys)
             urls = await sign_or_none(store, "PUT", wanted.keys, wanted.seconds)
         else:
             raise InvalidRequestError("sign", repr(wanted.method), "the method must be GET or PUT")
@@ -94,6 +100,8 @@ class _Objects:
             raise InvalidRequestError(
                 "read", key, f"bytes {start} to {end - 1} are not a range that can be read"
             )
+        caller = caller_of(request)
+        await self._grants.need_range(caller, key, start, end)
         pieces = self._pieces(key, start, end)
         # The first piece is read before the answer begins, so that an error can be the answer.
         first = await anext(pieces)
@@ -101,6 +109,8 @@ class _Objects:
         async def body() -> AsyncIterator[memoryview]:
             yield memoryview(first)
             async for piece in pieces:
+                # A rule may have changed since: the rest is not sent then.
+                await self._grants.need_range(caller, key, start, end)
                 yield memoryview(piece)
 
         headers = {
@@ -125,7 +135,7 @@ class _Objects:
                 f"{size_bytes} bytes; pipeline_object_bytes_max is {most}",
                 "write smaller objects",
             )
-        await self._check_writable([key])
+        await self._check_writable(caller_of(request), [key])
         if self._putting_bytes and self._putting_bytes + size_bytes > most:
             raise OverloadedError(
                 "put", key, f"{self._putting_bytes} bytes of other objects are being put"
@@ -196,11 +206,19 @@ class _Objects:
                     "read", key, f"bytes up to {end} of an object of {size_bytes}"
                 ) from None
 
-    async def _check_writable(self, keys: Sequence[str]) -> None:
+    async def _read_urls(self, caller: Caller, wanted: AccessRequest) -> Sequence[str]:
+        """URLs of the objects that the caller may read whole; "" of others."""
+        allowed = [key for key in wanted.keys if await self._grants.may_read_whole(caller, key)]
+        urls = await sign_or_none(self._sources.store, "GET", allowed, wanted.seconds)
+        by_key = dict(zip(allowed, urls, strict=True))
+        return [by_key.get(key, "") for key in wanted.keys]
+
+    async def _check_writable(self, caller: Caller, keys: Sequence[str]) -> None:
         """
         Raises:
             InvalidRequestError: a key does not belong to a job's objects.
             ApiRefusedError: the key's job is over.
+            DeniedError: the key's job is not the caller's.
         """
         jobs: set[int] = set()
         for key in keys:
@@ -209,7 +227,7 @@ class _Objects:
                 raise InvalidRequestError("write", repr(key), "it is not the key of a job's object")
             jobs.add(parsed.job)
         for job in jobs:
-            await check_job(self._sources, job)
+            await need_job(self._sources, caller, job)
 
 
 async def sign_or_none(
@@ -224,20 +242,6 @@ async def sign_or_none(
         saying = "objects go through this agent, since the store's credentials can't sign URLs"
         heard(Cause.SIGN_URL, error, logger, saying)
         return [""] * len(keys)
-
-
-async def check_job(sources: PipelineSources, job: int) -> None:
-    """Raises: ApiRefusedError: the job was closed, or never opened."""
-    if await sources.ask(lambda queries: queries.pipeline_job(job)) is None:
-        # Another agent may have opened the job a moment ago.
-        await sources.confirm()
-        if await sources.ask(lambda queries: queries.pipeline_job(job)) is None:
-            raise ApiRefusedError(
-                "commit",
-                f"job {job}",
-                f"job {job} was closed, or never opened",
-                reason=Refusal.UNKNOWN_JOB.name.lower(),
-            )
 
 
 async def _parts_of(request: Request, key: str) -> AsyncIterator[bytes]:

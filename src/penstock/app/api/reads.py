@@ -4,7 +4,7 @@ Every answer is as new as a head of the journal that was read after the request 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -14,6 +14,8 @@ from starlette.responses import Response
 from penstock.app.api.calls import Call, message, read_message
 from penstock.app.api.objects import sign_or_none
 from penstock.app.api.sources import PipelineSources
+from penstock.app.http.callers import Caller
+from penstock.app.http.guard import caller_of
 from penstock.log import Log
 from penstock.model.errors import InvalidRequestError, NotFoundError, RetryableError
 from penstock.model.ids import PartitionKey, partition_key, partition_of, topic_key_of
@@ -35,6 +37,7 @@ from penstock.pipeline.api_messages import (
     TopicState,
 )
 from penstock.records.batch import stored_header
+from penstock.security.acl import Operation, ResourceType
 from penstock.state.leader_epochs import FIRST_EPOCH
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import Topic
@@ -73,7 +76,8 @@ class _Reads:
         """Return the position, and the time in ms by which drivers measure ages."""
         return queries.position(), self._sources.ages.least_ms(queries.time_ms())
 
-    async def info(self, _: Request) -> Response:
+    async def info(self, request: Request) -> Response:
+        caller_of(request).ask_nothing()
         sources = self._sources
         await sources.confirm()
         if self._signs is None:
@@ -99,7 +103,14 @@ class _Reads:
         pattern = _pattern(wanted.pattern)
         sources = self._sources
         await sources.confirm()
-        topics = [topic for topic in sources.view.topics() if _is_wanted(topic, wanted, pattern)]
+        caller = caller_of(request)
+        caller.ask_nothing()
+        topics = [
+            topic
+            for topic in sources.view.topics()
+            if _is_wanted(topic, wanted, pattern)
+            and caller.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
+        ]
         states = {
             partition_key(topic.topic_key, number): sources.view.head(
                 partition_key(topic.topic_key, number)
@@ -172,6 +183,8 @@ class _Reads:
         sources = self._sources
         await sources.confirm()
         found: list[int] = []
+        topics = {topic_id for topic_id, _, _ in wanted.items}
+        self._need_topics(caller_of(request), topics, Operation.DESCRIBE)
         for topic_id, partition, time_ms in wanted.items:
             key = sources.partition(topic_id, partition)
             at = await sources.log.offset_for_time(key, time_ms)
@@ -183,6 +196,8 @@ class _Reads:
         _check_count(len(wanted.partitions))
         sources = self._sources
         await sources.confirm()
+        topics = {topic_id for topic_id, _ in wanted.partitions}
+        self._need_topics(caller_of(request), topics, Operation.READ)
         keys = [sources.partition(*each) for each in wanted.partitions]
 
         def look(queries: Queries) -> list[list[int]]:
@@ -207,7 +222,11 @@ class _Reads:
         after = _after(wanted.after)
         sources = self._sources
         await sources.confirm()
+        caller = caller_of(request)
         if wanted.ranges is None:
+            caller.need_cluster(Operation.DESCRIBE)
+            for topic in sources.view.topics():
+                caller.need_topic(topic.name, Operation.READ)
             return _json(
                 await sources.ask(
                     lambda queries: _ENCODE(
@@ -215,6 +234,7 @@ class _Reads:
                     )
                 )
             )
+        self._need_topics(caller, {each.topic_id for each in wanted.ranges}, Operation.READ)
         ranges = [
             (sources.partition(each.topic_id, each.partition), each.start, each.end)
             for each in wanted.ranges
@@ -240,6 +260,8 @@ class _Reads:
         bytes_max = min(_number(request, "bytes_max", RECORDS_BYTES_MAX), RECORDS_BYTES_MAX)
         sources = self._sources
         await sources.confirm()
+        caller = caller_of(request)
+        self._need_topics(caller, {topic_id}, Operation.READ)
         key = sources.partition(topic_id, partition)
         log = sources.log
         subject = f"partition {partition} of topic {topic_id}"
@@ -261,11 +283,25 @@ class _Reads:
                 offset = _cut(body, kept_from, end)
         # The start is checked again: records that retention removed meanwhile look like a gap.
         _check_start(log, key, start, subject)
+        # So is what is allowed: reads may have waited for the store.
+        self._need_topics(caller, {topic_id}, Operation.READ)
         return Response(
             bytes(body),
             media_type="application/octet-stream",
             headers={api.NEXT_OFFSET_HEADER: str(offset)},
         )
+
+    def _need_topics(
+        self, caller: Caller, topic_ids: Collection[str], operation: Operation
+    ) -> None:
+        """Raises: DeniedError: it isn't allowed; NotFoundError: there is no such topic, which ids
+        do not keep secret."""
+        caller.ask_nothing()
+        for topic_id in topic_ids:
+            topic = self._sources.topic(topic_id)
+            if topic is None:
+                raise NotFoundError("look up", f"topic {topic_id}", "there is no such topic")
+            caller.need_topic(topic.name, operation)
 
     async def _check_gap(self, key: PartitionKey, offset: int, end: int, subject: str) -> None:
         """Check that a read found nothing because the range holds no records.

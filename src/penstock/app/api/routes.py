@@ -18,7 +18,7 @@ from penstock.app.api import reads as pipeline_reads
 from penstock.app.api import stored as pipeline_stored
 from penstock.app.api.calls import Handler
 from penstock.app.api.sources import ApiRefusedError, PipelineSources
-from penstock.config.addresses import Address
+from penstock.app.http.callers import DeniedError
 from penstock.model.errors import (
     CorruptDataError,
     FencedError,
@@ -49,24 +49,11 @@ def pipeline_routes(sources: PipelineSources) -> Sequence[BaseRoute]:
 
 def _answered(handle: Handler, name: str, sources: PipelineSources) -> Handler:
     async def answer(request: Request) -> Response:
-        if _is_of_a_page(request, on_loopback=sources.on_loopback):
-            response = problem(403, "invalid", "web pages may not call the pipeline API")
-        else:
-            response = await _answer(handle, request)
+        response = await _answer(handle, request)
         sources.metrics.add(CALLS, 1, f"{name} {response.status_code}")
         return response
 
     return answer
-
-
-def _is_of_a_page(request: Request, *, on_loopback: bool) -> bool:
-    """Whether a web page in a browser of this machine may have sent the request: it has an
-    `Origin`; or its `Host` isn't the loopback's, since the page's host name was pointed here (DNS
-    rebinding), and then a browser sends no `Origin`."""
-    if "origin" in request.headers:
-        return True
-    host = request.url.hostname or ""
-    return on_loopback and not Address(host, 1).is_loopback
 
 
 async def _answer(handle: Handler, request: Request) -> Response:
@@ -74,6 +61,8 @@ async def _answer(handle: Handler, request: Request) -> Response:
         return await handle(request)
     except ClientDisconnect:
         return problem(400, "invalid", "the request's body ended early")
+    except DeniedError as error:
+        return problem(403, "denied", str(error))
     except (InvalidRequestError, OverflowError) as error:
         # OverflowError comes from a number that SQLite can't hold.
         return problem(400, "invalid", str(error))

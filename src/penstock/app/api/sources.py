@@ -77,8 +77,6 @@ class PipelineSources:
     without_secret: bool = False
     """Whether calls need no secret, since clients that reach this port can also read and write
     everything by Kafka's protocol."""
-    on_loopback: bool = False
-    """Whether there is no secret, and only programs of this machine reach the port."""
 
     async def confirm(self) -> None:
         """Wait until this agent has applied all entries from before the call, and queries see them.

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from penstock.app.http.callers import DeniedError
 from penstock.app.http.connection import BodyTooLargeError, read_body
 from penstock.model.errors import NotFoundError, PenstockError, RetryableError
 from penstock.model.malformed import MALFORMED
@@ -82,14 +83,13 @@ def answered(
     """Wrap a handler so that its errors become answers with the fitting status."""
 
     async def answer(request: Request) -> Response:
-        # A web page in a browser of this machine could send requests to this port.
-        if "origin" in request.headers:
-            return json_response({"error": "web pages may not call this port"}, 403)
         try:
             return await handle(request)
         except BodyTooLargeError as error:
             # The rest of the body isn't received, so the connection can't be used again.
             return json_response({"error": str(error)}, 413, {"connection": "close"})
+        except DeniedError as error:
+            return json_response({"error": str(error), "kind": "denied"}, 403)
         except MALFORMED as error:
             return json_response({"error": str(error)}, 400)
         except NotFoundError as error:

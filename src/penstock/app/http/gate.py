@@ -62,6 +62,9 @@ class HttpRefusal(enum.StrEnum):
     CONNECTIONS = "connections"
     REQUESTS = "requests"
     BODIES = "bodies"
+    HOST = "host"
+    CREDENTIALS = "credentials"
+    DENIED = "denied"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +265,20 @@ class HttpGate:
                 now_s - state.since_s,
                 state.body_bytes,
                 state.unsent_bytes,
+                count,
+            )
+
+    def turn_away(self, refusal: HttpRefusal, address: str, reason: str) -> None:
+        """Count a request that is not served to its sender."""
+        self._count(self.name, refusal)
+        count = self._seldom.due(f"{refusal.value} {address}")
+        if count:
+            logger.warning(
+                "refused %s on the %s port (%s): %s; %d refused since the last such line",
+                address,
+                self.name,
+                refusal.value,
+                reason,
                 count,
             )
 

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import Buffer
 
-from penstock.app.http.connection import OPEN_PATHS, read_body
+from penstock.app.http.connection import read_body
 from penstock.model.errors import InvalidRequestError, OverloadedError, RetryableError
 from penstock.peers.blocks import OwnBlocks
 from penstock.peers.codec import REQUEST_BYTES_MAX, decode_blocks, decode_wal
@@ -92,26 +92,19 @@ def peer_routes(sources: PeerSources) -> Sequence[BaseRoute]:
 
 
 class SecretCheck:
-    """ASGI middleware that answers 401 to requests without the secret, except for `OPEN_PATHS`.
+    """ASGI middleware that answers 401 to requests without the secret.
 
     The check comes before routing, so that no route can be forgotten, and before a body is read.
     """
 
-    def __init__(self, app: ASGIApp, secret: ClusterSecret | None) -> None:
-        """
-        Args:
-            secret: None: every request passes (a server on loopback).
-        """
+    def __init__(self, app: ASGIApp, secret: ClusterSecret) -> None:
         self._app = app
         self._secret = secret
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        if (
-            self._secret is not None
-            and scope["type"] == "http"
-            and scope["path"] not in OPEN_PATHS
-            and not self._secret.accepts(dict(scope["headers"]).get(b"authorization"))
+        if scope["type"] == "http" and not self._secret.accepts(
+            dict(scope["headers"]).get(b"authorization")
         ):
             await _secret_needed()(scope, receive, send)
             return

@@ -12,7 +12,13 @@ import click
 
 from penstock.cli.client.notice import notice
 from penstock.model.errors import InvalidRequestError, RetryableError
-from penstock.pipeline.secret import SECRET_FILE_VARIABLE, SECRET_VARIABLE, find_secret
+from penstock.pipeline.secret import (
+    KEY_FILE_VARIABLE,
+    KEY_VARIABLE,
+    SECRET_FILE_VARIABLE,
+    SECRET_VARIABLE,
+    find_secret,
+)
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 IS_RUNNING: Final = "is a server running there?"
@@ -65,8 +71,7 @@ def open_call(
     """Make a call and yield the response, which is read inside the block. `body` is sent as JSON,
     `data` as it is.
 
-    The cluster's secret is taken from PENSTOCK_CLUSTER_SECRET_FILE or PENSTOCK_CLUSTER_SECRET, if
-    one of them is set.
+    The credential is what `find_secret` finds in the environment, if there is one.
 
     Raises:
         InvalidRequestError: the server refused the call, or the secret's file can't be read.
@@ -92,8 +97,9 @@ def open_call(
             raise InvalidRequestError(
                 operation,
                 target,
-                "the cluster's secret is needed",
-                f"set {SECRET_VARIABLE} or {SECRET_FILE_VARIABLE}",
+                "a credential is needed: an API key, a token, or the cluster's secret",
+                f"set {KEY_VARIABLE}, {KEY_FILE_VARIABLE}, {SECRET_VARIABLE} or "
+                f"{SECRET_FILE_VARIABLE}",
             ) from None
         try:
             detail = json.load(error)["error"]

@@ -20,10 +20,10 @@ from penstock.state.answers import (
 )
 from penstock.state.apply.context import ApplyContext
 from penstock.state.apply.records import refuse_object
-from penstock.state.meta import NEXT_JOB
+from penstock.state.meta import FEATURE_LEVEL, NEXT_JOB
 from penstock.state.numbers import is_number
 from penstock.state.pipeline_commands import CloseJob, OpenJob, OutputObject, RenewJob
-from penstock.state.schema import PIPELINE_LEVEL
+from penstock.state.schema import PIPELINE_LEVEL, SECURITY_LEVEL
 from penstock.state.tables import Tables
 
 LEASE_MS_MAX: Final = 7 * 86_400_000
@@ -86,7 +86,7 @@ def open_job(context: ApplyContext, command: OpenJob) -> AnyAnswer:
     job = tables.meta_int(NEXT_JOB) or 1
     tables.set_meta(NEXT_JOB, job + 1)
     tables.execute(
-        "INSERT INTO pipeline_jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, x'')",
+        "INSERT INTO pipeline_jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, x'', ?)",
         (
             job,
             command.kind,
@@ -96,6 +96,8 @@ def open_job(context: ApplyContext, command: OpenJob) -> AnyAnswer:
             context.time_ms,
             min(max(command.lease_ms, 0), LEASE_MS_MAX),
             min(max(command.age_max_ms, 0), AGE_MS_MAX),
+            # An older release leaves the field out, so it counts from the level on alone.
+            command.principal if tables.meta_int(FEATURE_LEVEL) >= SECURITY_LEVEL else "",
         ),
     )
     return JobOpened(job, context.position, context.time_ms)

@@ -25,6 +25,7 @@ from penstock.state import (
 from penstock.state.answers import AnyAnswer, Refusal, Refused, Relayed
 from penstock.state.apply import acls as apply_acls
 from penstock.state.apply import agents as apply_agents
+from penstock.state.apply import api_keys as apply_api_keys
 from penstock.state.apply import credentials as apply_credentials
 from penstock.state.apply import digests as apply_digests
 from penstock.state.apply import features as apply_cluster
@@ -135,6 +136,8 @@ _HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
     acl_commands.DeleteAcls: apply_acls.delete_acls,
     security_commands.SaveCredential: apply_credentials.save_credential,
     security_commands.DeleteCredential: apply_credentials.delete_credential,
+    security_commands.SaveApiKey: apply_api_keys.save_api_key,
+    security_commands.DeleteApiKey: apply_api_keys.delete_api_key,
     quota_commands.AlterQuotas: apply_quotas.alter_quotas,
 }
 

@@ -86,10 +86,15 @@ _BACKLOG: Final = (
     " WHERE p.partition_key > :after ORDER BY p.partition_key LIMIT :limit"
 )
 
+_PRINCIPALS_VERSION: Final = 7
+"""The format version that brought principals of jobs."""
 _JOB: Final = (
-    "SELECT job, kind, name, opened_position, opened_ms, renewed_ms, lease_ms, age_max_ms, last_n"
+    "SELECT job, kind, name, opened_position, opened_ms, renewed_ms, lease_ms, age_max_ms, last_n,"
+    " principal"
     " FROM pipeline_jobs"
 )
+_JOBS: Final = f"{_JOB} ORDER BY job"
+_JOB_OF_NUMBER: Final = f"{_JOB} WHERE job = ?"
 _TABLE: Final = (
     "SELECT topic_id, table_name, offsets, snapshot_id, state, time_ms FROM table_progress"
 )
@@ -100,6 +105,17 @@ _DELETABLE: Final = (
 )
 
 _decode_offsets: Final = msgspec.json.Decoder(list[tuple[int, int]]).decode
+
+
+def job_statements_of_version(version: int) -> dict[str, str]:
+    """Return what to execute in place of statements, in a file of an older version: its jobs have
+    no principals."""
+    if version >= _PRINCIPALS_VERSION:
+        return {}
+    return {
+        statement: statement.replace(" principal FROM", " '' FROM")
+        for statement in (_JOBS, _JOB_OF_NUMBER)
+    }
 
 
 class PipelineQueries(StateConnection):
@@ -187,12 +203,12 @@ class PipelineQueries(StateConnection):
 
     def pipeline_jobs(self) -> list[PipelineJob]:
         """All open jobs, the oldest first."""
-        rows = self._execute(f"{_JOB} ORDER BY job")
+        rows = self._execute(_JOBS)
         return [_job(row) for row in rows]
 
     def pipeline_job(self, job: int) -> PipelineJob | None:
         """An open job; None: it was closed, or never opened."""
-        rows = self._execute(f"{_JOB} WHERE job = ?", (job,))
+        rows = self._execute(_JOB_OF_NUMBER, (job,))
         return _job(rows[0]) if rows else None
 
     def has_pipeline_job(self, *, kind: str, name: str) -> bool:
@@ -254,7 +270,8 @@ class PipelineQueries(StateConnection):
 
 
 def _job(row: Row) -> PipelineJob:
-    job, kind, name, opened_position, opened_ms, renewed_ms, lease_ms, age_max_ms, last_n = row
+    job, kind, name, opened_position, opened_ms, renewed_ms, lease_ms, age_max_ms = row[:8]
+    last_n, principal = row[8:]
     return PipelineJob(
         job=job,
         kind=kind,
@@ -265,4 +282,5 @@ def _job(row: Row) -> PipelineJob:
         lease_ms=lease_ms,
         age_max_ms=age_max_ms,
         last_n=last_n,
+        principal=principal,
     )

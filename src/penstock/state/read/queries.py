@@ -14,9 +14,11 @@ import msgspec
 
 from penstock.model.ids import PartitionKey
 from penstock.security.acl import AclBinding
+from penstock.security.api_key import ApiKey
 from penstock.security.quota import QuotaChange
 from penstock.security.scram.credential import ScramCredential
 from penstock.state import time_jumps
+from penstock.state.apply.api_keys import SELECT_API_KEYS, api_key_of_row
 from penstock.state.apply.credentials import SELECT_CREDENTIALS, credential_of_row
 from penstock.state.apply.digests import SELECT_DIGESTS, round_of_rows
 from penstock.state.apply.histories import SELECT_HISTORIES, history_of_row
@@ -38,7 +40,11 @@ from penstock.state.read.group_statements import (
     group_statements_of_version,
 )
 from penstock.state.read.loss_queries import LossQueries
-from penstock.state.read.pipeline_queries import KEYS_PER_STATEMENT, PipelineQueries
+from penstock.state.read.pipeline_queries import (
+    KEYS_PER_STATEMENT,
+    PipelineQueries,
+    job_statements_of_version,
+)
 from penstock.state.read.run_statements import (
     FIRST_RUN_AT_TIME,
     FIRST_RUN_IN_A_WAL,
@@ -110,6 +116,7 @@ class Queries(PipelineQueries, LossQueries, TransactionQueries):
                 statements_of_version(version)
                 | group_statements_of_version(version)
                 | topic_statements_of_version(version)
+                | job_statements_of_version(version)
             ),
         )
 
@@ -480,6 +487,10 @@ class Queries(PipelineQueries, LossQueries, TransactionQueries):
     def credentials(self) -> list[tuple[str, ScramCredential]]:
         """All credentials with their users' names."""
         return [credential_of_row(row) for row in self._of_transactions(SELECT_CREDENTIALS, ())]
+
+    def api_keys(self) -> list[ApiKey]:
+        """All API keys."""
+        return [api_key_of_row(row) for row in self._of_transactions(SELECT_API_KEYS, ())]
 
     def topic_rows(self) -> list[StoredTopic]:
         """All topics, in the order of their creation."""

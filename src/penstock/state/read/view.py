@@ -21,6 +21,7 @@ from penstock.model.ids import (
 from penstock.model.topic_names import folded
 from penstock.records.sums import partition_seed
 from penstock.security.acl_index import AclIndex
+from penstock.security.api_key import ApiKey
 from penstock.security.quota_index import QuotaIndex
 from penstock.security.scram.credential import ScramCredential, ScramMechanism
 from penstock.state.changes import (
@@ -28,6 +29,7 @@ from penstock.state.changes import (
     AgentChanged,
     AgentRemoved,
     AgentSeen,
+    ApiKeyChanged,
     Change,
     ClusterConfigsChanged,
     CredentialChanged,
@@ -118,6 +120,8 @@ class StateView:
         self.credential_count = 0
         self.revocations = 0
         """Grows with each credential that is deleted."""
+        self.api_keys: dict[str, ApiKey] = {}
+        """API keys by id."""
         self.quotas = QuotaIndex()
         self.agents_generation = 0
         """Grows with each change of an agent or of a shard's owner."""
@@ -166,6 +170,7 @@ class StateView:
             for user, credential in queries.credentials():
                 self.credentials.setdefault(user, {})[credential.mechanism] = credential
             self.credential_count = sum(map(len, self.credentials.values()))
+            self.api_keys = {key.key_id: key for key in queries.api_keys()}
             self.revocations += 1  # perhaps: what was there before isn't compared
             self.loaded_position = queries.position()
             self.feature_level = queries.feature_level()
@@ -229,6 +234,11 @@ class StateView:
                 self.generation += 1
             elif type(change) is CredentialChanged:
                 self._change_credential(change)
+            elif type(change) is ApiKeyChanged:
+                if change.key is None:
+                    self.api_keys.pop(change.key_id, None)
+                else:
+                    self.api_keys[change.key_id] = change.key
             elif type(change) is QuotasChanged:
                 self.quotas.change(change.changes)
             else:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.app.http.callers import Callers
 from penstock.app.http.gate import HttpGate, HttpLimits
 from penstock.app.http.peer_routes import SecretCheck
 from penstock.app.http_port import HttpSources, application
@@ -211,12 +212,12 @@ def test_without_a_secret_the_api_of_a_cluster_is_shut(api: ApiServer) -> None:
             status=dict,
             not_ready=str,
             back_up=api.server.back_up,
-            secret=secret,
+            callers=Callers(secret=secret),
             pipeline=dataclasses.replace(pipeline, without_secret=not shared),
         )
         gate = HttpGate("http", HttpLimits(), SystemClock(), lambda port, happened: None)
         app: Any = application(sources, gate)
-        return {route.path for route in app._app._app.routes}
+        return {route.path for route in app.app._app.routes}
 
     assert RUNS_PATH in paths(shared=False, secret=None)
     assert RUNS_PATH not in paths(shared=True, secret=None)

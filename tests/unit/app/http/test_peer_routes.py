@@ -195,11 +195,10 @@ async def test_without_the_secret_nothing_is_served(caplog: pytest.LogCaptureFix
 
     def check_paths(address: str) -> None:
         for path, without in [
-            # Health and metrics are the HTTP port's.
-            ("/healthz", 404),
-            ("/readyz", 404),
-            ("/metrics", 404),
-            ("/", 404),
+            ("/healthz", 401),
+            ("/readyz", 401),
+            ("/metrics", 401),
+            ("/", 401),
             ("/v1/status", 401),
             ("/v1/other", 401),
             ("/peer/v1/blocks", 401),

@@ -331,6 +331,7 @@ def test_changes_survive_their_bytes(found: list[Change]) -> None:
 def test_every_kind_of_change_survives_its_bytes() -> None:
     from penstock.model.ids import TopicId, TopicKey
     from penstock.security.acl import AclBinding
+    from penstock.security.api_key import ApiKey
     from penstock.security.quota import QuotaChange, QuotaEntity
     from penstock.security.scram.credential import ScramCredential, ScramMechanism
     from penstock.state import changes
@@ -370,6 +371,7 @@ def test_every_kind_of_change_survives_its_bytes() -> None:
         outcome=HistoryOutcome.OPEN,
         records=0,
     )
+    key = ApiKey(key_id="0" * 16, digest=bytes(32), principal="User:u", expires_ms=1 << 41)
     rule = AclBinding(2, "t", 3, "User:alice", "*", 3, 3)
     credential = ScramCredential(
         mechanism=ScramMechanism.SHA_256,
@@ -405,6 +407,8 @@ def test_every_kind_of_change_survives_its_bytes() -> None:
         changes.AclsChanged(added=[rule], removed=[]),
         changes.CredentialChanged(user="u", mechanism=credential.mechanism, credential=credential),
         changes.CredentialChanged(user="u", mechanism=credential.mechanism, credential=None),
+        changes.ApiKeyChanged(key_id=key.key_id, key=key),
+        changes.ApiKeyChanged(key_id=key.key_id, key=None),
         changes.QuotasChanged(changes=[QuotaChange(QuotaEntity("u"), "producer_byte_rate", 1.0)]),
         changes.GroupConfigsChanged(group_id="g", configs={"a": "b"}),
         changes.AgentChanged(agent=agent),
