@@ -11,7 +11,6 @@ from contextlib import closing
 from pathlib import Path
 
 from penstock.agent.patience import until_answered
-from penstock.authz.service.archiving import SnapshotSettings
 from penstock.authz.service.environment import Environment
 from penstock.authz.service.service import OPEN_MAX, Service
 from penstock.authz.service.shard import SharedJournal
@@ -19,6 +18,7 @@ from penstock.authz.state.entries import Done, Insert, Outcome
 from penstock.model.errors import RetryableError
 from penstock.ports.objects import ObjectStore
 from penstock.replica.dump import state_digest
+from penstock.replica.snapshot_turns import SnapshotSettings
 from support.authz import POLICY, insert, set_policy, write
 from support.simulated.journal import JournalFaults, SimulatedJournal
 from support.simulated.randomness import SeededRandom

@@ -11,10 +11,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from penstock.model.errors import CorruptDataError, PenstockError, RetryableError
-from penstock.order.digest_pins import DigestPins
 from penstock.placement.rendezvous import owner_of
 from penstock.ports.clock import Clock
 from penstock.replica.difference import (
@@ -23,6 +22,7 @@ from penstock.replica.difference import (
     read_difference,
     write_difference,
 )
+from penstock.replica.digest_pins import DigestPins
 from penstock.replica.dump import DIGEST_VERSION
 from penstock.replica.pinned import PinnedState, digest_pinned
 from penstock.state.answers import AnyAnswer
@@ -49,7 +49,7 @@ _OVERDUE: Final = 2
 class DigestedOrder(Protocol):
     """These members of `penstock.order.cluster_order.ClusterOrder` are used."""
 
-    digest_pins: DigestPins
+    digest_pins: DigestPins[Any]
     write_stop: WriteStop
 
     async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:

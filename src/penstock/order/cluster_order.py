@@ -28,7 +28,6 @@ from penstock.model.errors import (
     StorageFullError,
 )
 from penstock.order.clock_skew import ClockSkew
-from penstock.order.digest_pins import DigestPins
 from penstock.order.entry_sender import EntrySender
 from penstock.order.outcome import Outcome
 from penstock.order.port import AppliedEntry, OnApplied
@@ -42,6 +41,7 @@ from penstock.order.write_stop import WriteStop
 from penstock.ports.clock import Clock
 from penstock.ports.journal import Journal
 from penstock.ports.random import Random
+from penstock.replica.digest_pins import DigestPins
 from penstock.replica.ended_tasks import end_tasks
 from penstock.replica.follower import Follower, FollowerSettings
 from penstock.replica.heads import HeadReading
@@ -124,7 +124,9 @@ class ClusterOrder(Generic[CommandT, AnswerT, ChangeT]):
         self._skew = ClockSkew()
         self.write_stop = WriteStop(protocol.is_never_stopped)
         """Set where replicas differ and it is unknown which of them is wrong."""
-        self.digest_pins = DigestPins(replica.path)
+        self.digest_pins = DigestPins[Outcome[AnswerT, ChangeT]](
+            replica.path, lambda outcome: outcome.asks_digest
+        )
         """The state that a digest was asked of."""
         self._on_applied: OnApplied[AnswerT, ChangeT] = lambda _: None
         self._on_answered: OnApplied[AnswerT, ChangeT] = lambda _: None
@@ -327,7 +329,9 @@ class ClusterOrder(Generic[CommandT, AnswerT, ChangeT]):
 
     # -- opening ---------------------------------------------------------------------------------
 
-    def _new_follower(self, pins: DigestPins | None = None) -> Follower[Outcome[AnswerT, ChangeT]]:
+    def _new_follower(
+        self, pins: DigestPins[Outcome[AnswerT, ChangeT]] | None = None
+    ) -> Follower[Outcome[AnswerT, ChangeT]]:
         return Follower(
             self._journal,
             self._replica,

@@ -13,10 +13,10 @@ from penstock.log.opening.cluster import open_cluster_order
 from penstock.membership.digests import DigestKeeper
 from penstock.model.errors import CorruptDataError, RetryableError
 from penstock.order.cluster_order import ClusterOrderSettings
-from penstock.order.digest_pins import DigestPins
 from penstock.order.protocol import AgentIdentity
 from penstock.replica.archive import Archive
 from penstock.replica.difference import aside_of, note_of, read_difference
+from penstock.replica.digest_pins import DigestPins
 from penstock.replica.follower import FollowerSettings
 from penstock.replica.pinned import PinnedState, digest_pinned
 from penstock.state.answers import TopicCreated
@@ -440,7 +440,7 @@ async def test_who_does_not_answer_is_named_once(
 
 
 def test_a_state_that_cannot_be_held_is_counted(tmp_path: Path) -> None:
-    pins = DigestPins(tmp_path / "missing.sqlite")
+    pins = DigestPins(tmp_path / "missing.sqlite", lambda _: True)
     pins.pin(7)
     assert pins.failure_count == 1
     assert pins.take(7) is None

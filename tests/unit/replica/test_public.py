@@ -11,16 +11,17 @@ NAMES = {
     "Machine": "",
     "RefusedError": "detail",
     "Service": "",
-    "Settings": "wait_s open_s",
+    "Settings": "wait_s open_s compare_s settle_s snapshot_entries snapshot_s look_s",
     "StateMachine": "",
     "Status": "position time_ms lag_s journal_is_away failure",
 }
 METHODS = {
-    "open": "machine folder journal settings",
+    "open": "machine folder journal snapshots settings",
     "submit": "value client number",
     "read": "ask token",
     "token": "",
     "catch_up": "",
+    "compare": "",
     "close": "",
     "status": "",
 }

@@ -15,7 +15,6 @@ from penstock.app.authz.connection import ApiConnection
 from penstock.app.authz.watching import file_stamp, watch
 from penstock.app.http.counts import HttpCounts
 from penstock.app.http.gate import HttpGate, HttpLimits
-from penstock.authz.service.archiving import SnapshotSettings
 from penstock.authz.service.call import Answer, Call
 from penstock.authz.service.handling import Answering
 from penstock.authz.service.service import (
@@ -36,6 +35,7 @@ from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 from penstock.replica.postgres import PostgresJournal
 from penstock.replica.snapshot_process import write_snapshot_apart
+from penstock.replica.snapshot_turns import SnapshotSettings
 from penstock.system import background
 from penstock.system.heard import swallowed_counts
 from penstock.version import VERSION

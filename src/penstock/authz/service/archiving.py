@@ -11,7 +11,6 @@ import sqlite3
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
@@ -47,15 +46,6 @@ SHARD_FILE: Final = "shard.sqlite"
 SNAPSHOTS_FOLDER: Final = "fetched"
 WriteSnapshot = Callable[[Path, Path], SnapshotInfo]
 """Writes a verified snapshot of a live database to a path; blocking."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotSettings:
-    """A set is due after so many entries of the journal, or after a time with any."""
-
-    entries: int = 500_000
-    interval_s: float = 900.0
-    look_s: float = 10.0
 
 
 class Snapshotted(Protocol):
@@ -99,6 +89,11 @@ class SetArchive:
         """All sets, by position."""
         found = [SetName.parse(info.key) async for info in self._store.list(SETS_PREFIX)]
         return sorted(name for name in found if name is not None)
+
+    async def newest(self, journal: Journal) -> tuple[int, int] | None:
+        """Give position and time of the newest set of the journal's history; None: none."""
+        sets = await self.usable(journal)
+        return (sets[-1].shard[0], sets[-1].time_ms) if sets else None
 
     async def read(self, name: SetName) -> SnapshotSet:
         """Read a set; its snapshots are not read.

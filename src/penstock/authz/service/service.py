@@ -24,10 +24,8 @@ from penstock.authz.service.api import Api
 from penstock.authz.service.archiving import (
     SHARD_FILE,
     SetArchive,
-    SnapshotSettings,
     WriteSnapshot,
 )
-from penstock.authz.service.archivist import Archivist
 from penstock.authz.service.changes import Changes
 from penstock.authz.service.directory import ADMIN, Access, Directory
 from penstock.authz.service.environment import Environment
@@ -41,6 +39,7 @@ from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
 from penstock.replica.database import sync_directory
 from penstock.replica.snapshot import write_snapshot
+from penstock.replica.snapshot_turns import SnapshotSettings, SnapshotTurns
 from penstock.system import background
 from penstock.system.files import make_folder
 from penstock.system.heard import Cause, heard
@@ -101,7 +100,7 @@ class Service:
         self._snapshots = snapshots
         self._snapshot_settings = snapshot_settings or SnapshotSettings()
         self._write_snapshot = write_snapshot
-        self.archivist: Archivist | None = None
+        self.archivist: SnapshotTurns | None = None
         self._archiving: asyncio.Task[None] | None = None
         self.shard: Shard | None = None
         """This instance's end of a shared journal."""
@@ -156,14 +155,7 @@ class Service:
             for name in self.shard.long_tails():
                 self._shorten_tail(name)
             if self._snapshots is not None:
-                self.archivist = Archivist(
-                    self.shard,
-                    self._set_archive(self._snapshots, self.shard.journal),
-                    clock=self._clock,
-                    settings=self._snapshot_settings,
-                    use=self._use,
-                    let_go=self._let_go,
-                )
+                self.archivist = self._turns(self.shard, self._snapshots)
                 self._archiving = background.start(background.AUTHZ_SNAPSHOTS, self.archivist.run)
         instance = self._random.token_bytes(_INSTANCE_BYTES).hex()
         self.changes = Changes(self._clock, self._reading)
@@ -261,6 +253,28 @@ class Service:
             folder=self.data,
             executor=self._writing,
             write=self._write_snapshot,
+        )
+
+    def _turns(self, shard: Shard, store: ObjectStore) -> SnapshotTurns:
+        archive = self._set_archive(store, shard.journal)
+
+        async def take() -> int:
+            taken = await archive.take(
+                shard.journal,
+                position=lambda: shard.position,
+                use=self._use,
+                let_go=self._let_go,
+            )
+            return taken.shard[0]
+
+        return SnapshotTurns(
+            clock=self._clock,
+            settings=self._snapshot_settings,
+            applied=lambda: shard.position,
+            newest=lambda: archive.newest(shard.journal),
+            claim=shard.claim,
+            take=take,
+            cause=Cause.AUTHZ_SNAPSHOTS,
         )
 
     def _use(self, name: str) -> Environment:

@@ -133,7 +133,7 @@ def command(
         )
     from penstock.app.authz.run import run
     from penstock.app.authz.server import AuthzSettings
-    from penstock.authz.service.archiving import SnapshotSettings
+    from penstock.replica.snapshot_turns import SnapshotSettings
 
     settings = AuthzSettings(
         data=data,

@@ -29,12 +29,15 @@ class Service:
         folder: str | Path,
         *,
         journal: str = "",
+        snapshots: str = "",
         settings: Settings | None = None,
     ) -> "Service":
         """See `AsyncService.open`."""
         loop = _Loop()
         try:
-            opening = AsyncService.open(machine, folder, journal=journal, settings=settings)
+            opening = AsyncService.open(
+                machine, folder, journal=journal, snapshots=snapshots, settings=settings
+            )
             return cls(loop.run(opening), loop)
         except BaseException:
             loop.close()
@@ -55,6 +58,10 @@ class Service:
     def catch_up(self) -> None:
         """See `AsyncService.catch_up`."""
         self._loop.run(self._service.catch_up())
+
+    def compare(self) -> bool:
+        """See `AsyncService.compare`."""
+        return self._loop.run(self._service.compare())
 
     @property
     def status(self) -> Status:

@@ -54,6 +54,8 @@ class Digest(msgspec.Struct, frozen=True, array_like=True):
     instance: int
     position: int
     digest_version: int
+    version: int
+    """The machine's."""
     tables: dict[str, bytes]
 
 
@@ -162,10 +164,10 @@ def claim_of(found: Item) -> Claim:
         raise _corrupt(str(error)) from error
 
 
-def digest_of(found: Item) -> Digest:
-    """Read such an item. Raises: CorruptDataError."""
+def digest_in(value: bytes) -> Digest:
+    """Read what such an item says. Raises: CorruptDataError."""
     try:
-        return _digest.decode(found.value)
+        return _digest.decode(value)
     except MALFORMED as error:
         raise _corrupt(str(error)) from error
 

@@ -99,6 +99,10 @@ class HostedMachine:
         self._is_users = False
         """The statement that is prepared now is the user's."""
 
+    def again(self) -> "HostedMachine":
+        """Give the same for another database."""
+        return HostedMachine(self._machine)
+
     # -- the machine's life ----------------------------------------------------------------------
 
     def create(self, connection: sqlite3.Connection) -> None:

@@ -35,7 +35,9 @@ from penstock.model.errors import (
     PenstockError,
     RetryableError,
 )
+from penstock.objects.opening import open_reliable_store
 from penstock.ports.clock import Clock
+from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
 from penstock.replica import copies, tokens
 from penstock.replica.applied import Applied
@@ -45,10 +47,13 @@ from penstock.replica.difference import aside_of, set_aside_if_different
 from penstock.replica.follower import BACKOFF, Follower, FollowerSettings
 from penstock.replica.replica import Replica
 from penstock.replica.service import entries
+from penstock.replica.service.comparing import Comparing, Verdict
 from penstock.replica.service.entries import Item, Kind, Outcome
 from penstock.replica.service.hosting import ANSWERS_KEPT, HostedMachine
 from penstock.replica.service.journals import ServiceJournal, open_journal
 from penstock.replica.service.machine import Machine, RefusedError
+from penstock.replica.service.snapshots import ServiceSnapshots
+from penstock.replica.snapshot_turns import SnapshotSettings, SnapshotTurns
 from penstock.replica.upkeep import Upkeep
 from penstock.system.clock import SystemClock
 from penstock.system.heard import Cause, heard
@@ -80,6 +85,16 @@ class Settings:
     """How long a submit waits for its answer, and a read for its token."""
     open_s: float = 60.0
     """How long an open waits for a journal that doesn't answer, where there is no copy yet."""
+    compare_s: float = 3_600.0
+    """Between comparisons of all instances' tables."""
+    settle_s: float = 10.0
+    """How long instances have for their answers, before one judges."""
+    snapshot_entries: int = 500_000
+    """A snapshot is taken after so many entries,"""
+    snapshot_s: float = 900.0
+    """or after this time, if there are any."""
+    look_s: float = 10.0
+    """Between looks whether a snapshot is due."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +154,7 @@ class AsyncService:
         clock: Clock,
         random: Random,
         lock: DirectoryLock,
+        snapshots: ObjectStore | None,
     ) -> None:
         """Use `open`."""
         self._machine = machine
@@ -171,6 +187,10 @@ class AsyncService:
         """Submits that wait, by the seeds of their items: of no two they are the same."""
         self._history = b""
         self._log = b""
+        self._snapshots = snapshots
+        self._comparing: Comparing | None = None
+        self._jobs: list[asyncio.Task[None]] = []
+        self._turns: SnapshotTurns | None = None
 
     @classmethod
     async def open(
@@ -179,6 +199,7 @@ class AsyncService:
         folder: str | Path,
         *,
         journal: str = "",
+        snapshots: str = "",
         settings: Settings | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
@@ -191,6 +212,8 @@ class AsyncService:
             folder: this instance's own; made where it is missing.
             journal: a path or sqlite:///PATH for the instances of one host, postgresql://... for
                 those of several; "": a file in the folder, for one instance.
+            snapshots: a path, file://, s3://, gs:// or az:// URL, the same for all instances; "":
+                none are taken, and the journal is kept whole.
         Raises:
             ConflictError: another process uses the folder.
             InvalidRequestError: the schema can't be replicated; or the folder or the journal is of
@@ -200,16 +223,21 @@ class AsyncService:
         """
         hosted = HostedMachine(machine)
         folder = Path(folder)
+        clock, random = clock or SystemClock(), random or SystemRandom()
         lock = DirectoryLock.acquire(folder)
         try:
+            store = None
+            if snapshots:
+                store = open_reliable_store(snapshots, clock=clock, random=random)
             service = cls(
                 hosted,
                 folder,
                 journal or str(folder / JOURNAL_FILE),
                 settings or Settings(),
-                clock or SystemClock(),
-                random or SystemRandom(),
+                clock,
+                random,
                 lock,
+                store,
             )
         except BaseException:
             lock.release()
@@ -242,6 +270,8 @@ class AsyncService:
                 client and number it is applied once.
         """
         client, number = self._named(client, number)
+        if self._comparing is not None and self._comparing.refusal is not None:
+            raise self._comparing.refusal
         packed = entries.pack(value)
         item = entries.item(client, number, self._random.token_bytes(entries.SEED_BYTES), packed)
         outcome = await self._submitted(item, len(packed))
@@ -422,6 +452,19 @@ class AsyncService:
             raise RetryableError("catch up", "journal", self._away)
         await self._follower.heads.confirm(self._settings.wait_s)
 
+    async def compare(self) -> bool:
+        """Have all instances compare their tables; return whether all that answer are equal.
+
+        It is done by itself once an hour. An instance that differs from most others stops.
+
+        Raises:
+            RetryableError: the journal doesn't answer in time.
+        """
+        self._check_usable("compare")
+        if self._comparing is None:
+            raise RetryableError("compare", "journal", self._away)
+        return await self._comparing.compare(self._settings.wait_s) is Verdict.EQUAL
+
     @property
     def status(self) -> Status:
         """Say how far this instance is."""
@@ -450,7 +493,9 @@ class AsyncService:
             return
         self._is_closed = True
         self._end(RetryableError("use", f"service {self._machine.name}", "it is closed"))
-        for task in (self._sending, self._following):
+        if self._comparing is not None:
+            await self._comparing.close()
+        for task in (*self._jobs, self._sending, self._following):
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
@@ -508,6 +553,7 @@ class AsyncService:
             new = entries.NewHistory(lost_ms, self._random.token_bytes(tokens.LOG_BYTES))
             await self._submit_own(entries.HISTORY, new)
             copies.forget_lost(self._folder)
+        self._begin_jobs(self._journal)
 
     async def _submit_own(self, kind: str, value: object) -> Outcome:
         """Submit an item of the library itself."""
@@ -524,6 +570,8 @@ class AsyncService:
 
     async def _begin(self, journal: ServiceJournal) -> None:
         """Open the copy, and follow until it is at the head, or the journal is away."""
+        if self._snapshots is not None and not self._path.exists():
+            await self._in(self._snapshots, journal).restore(journal, self._machine.again)
         self._open_replica(journal.cluster_id)
         self._follow(journal)
         assert self._follower is not None
@@ -559,6 +607,50 @@ class AsyncService:
         (history,) = _first(self._path, "SELECT history FROM penstock_service")
         self._history = bytes(history)
         self._upkeep = Upkeep(replica, self._applying, failed=self._fail)
+        self._comparing = Comparing(
+            self._path,
+            self._instance,
+            version=self._machine.format_version,
+            interval_s=self._settings.compare_s,
+            settle_s=self._settings.settle_s,
+            executor=self._reading,
+            clock=self._clock,
+            submit=self._submit_own,
+            failed=self._fail,
+        )
+
+    def _in(self, store: ObjectStore, journal: ServiceJournal) -> ServiceSnapshots:
+        return ServiceSnapshots(
+            store, journal_id=journal.cluster_id, path=self._path, executor=self._reading
+        )
+
+    def _begin_jobs(self, journal: ServiceJournal) -> None:
+        """Compare and take snapshots from now on."""
+        assert self._comparing is not None
+        assert self._replica is not None
+        loop = asyncio.get_running_loop()
+        self._jobs = [loop.create_task(self._comparing.run())]
+        if self._snapshots is None:
+            return
+        snapshots, replica = self._in(self._snapshots, journal), self._replica
+        self._turns = SnapshotTurns(
+            clock=self._clock,
+            settings=SnapshotSettings(
+                entries=self._settings.snapshot_entries,
+                interval_s=self._settings.snapshot_s,
+                look_s=self._settings.look_s,
+            ),
+            applied=lambda: self._position,
+            newest=lambda: snapshots.newest(journal),
+            claim=self._claim,
+            take=lambda: snapshots.take(journal, replica.commit),
+            cause=Cause.SNAPSHOT,
+        )
+        self._jobs.append(loop.create_task(self._turns.run()))
+
+    async def _claim(self, hold_ms: int) -> bool:
+        claim = entries.Claim(self._instance, hold_ms)
+        return (await self._submit_own(entries.CLAIM, claim)).kind is Kind.DONE
 
     def _follow(self, journal: ServiceJournal) -> None:
         assert self._replica is not None
@@ -570,6 +662,7 @@ class AsyncService:
             executor=self._applying,
             deliver=self._deliver,
             settings=FollowerSettings(),
+            pins=None if self._comparing is None else self._comparing.pins,
         )
         self._following = asyncio.get_running_loop().create_task(self._run(self._follower))
 
@@ -597,6 +690,7 @@ class AsyncService:
             self._fail(InvalidRequestError("open", str(self._folder), detail))
             return
         self._follow(journal)
+        self._begin_jobs(journal)
 
     async def _run(self, follower: Follower[list[Outcome]]) -> None:
         try:
@@ -615,7 +709,9 @@ class AsyncService:
             self._replica.close()
         if self._journal is not None:
             await self._journal.close()
-        self._following = self._follower = self._upkeep = None
+        if self._comparing is not None:
+            await self._comparing.close()
+        self._following = self._follower = self._upkeep = self._comparing = None
         self._replica = self._journal = None
         self._failure = None
 
@@ -626,6 +722,8 @@ class AsyncService:
             for outcome in one.outcome:
                 if outcome.client == entries.HISTORY:
                     self._history = outcome.value
+                elif outcome.client.startswith(entries.RESERVED) and self._comparing is not None:
+                    self._comparing.follow(outcome)
                 future = self._answers.get(outcome.seed)
                 if future is not None and not future.done():
                     future.set_result(outcome)

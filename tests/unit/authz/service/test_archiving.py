@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.authz.service.archiving import SetArchive, SnapshotSettings
+from penstock.authz.service.archiving import SetArchive
 from penstock.model.errors import CorruptDataError, NotFoundError, RetryableError
 from penstock.objects import LocalStore
+from penstock.replica.snapshot_turns import SnapshotSettings
 from support.authz_world import (
     contents,
     opened_authz,

@@ -1,6 +1,7 @@
 """Instances on one journal: submits, tokens, and a journal that is away or comes back older."""
 
 import asyncio
+import contextlib
 import shutil
 import sqlite3
 
@@ -8,13 +9,18 @@ import pytest
 
 from penstock.model.errors import (
     ConflictError,
+    CorruptDataError,
     InDoubtError,
     InvalidRequestError,
+    NotFoundError,
     OtherClusterError,
     RetryableError,
 )
 from penstock.replica import AsyncService, Machine, RefusedError, Service, Settings
+from penstock.replica.service.comparing import Verdict, judge
+from penstock.replica.service.entries import Digest
 from penstock.replica.service.service import ITEMS_MAX
+from penstock.system.waiting import wait
 
 pytestmark = pytest.mark.slow
 PATIENT = Settings(wait_s=120.0)
@@ -49,11 +55,12 @@ async def opened(tmp_path):
     """Opens instances by their names; all are closed in the end."""
     made = []
 
-    async def open_(name, *, machine=None, settings=PATIENT, journal="j.sqlite"):
+    async def open_(name, *, machine=None, settings=PATIENT, journal="j.sqlite", snapshots=""):
         service = await AsyncService.open(
             machine or Notes(),
             tmp_path / name,
             journal=str(tmp_path / journal),
+            snapshots=snapshots and str(tmp_path / snapshots),
             settings=settings,
         )
         made.append(service)
@@ -263,6 +270,141 @@ async def test_a_submit_in_doubt_is_applied_once(opened):
     one._settings = PATIENT
     assert (await one.submit("a", client="me", number=1)).value == 1
     assert await one.read(notes) == ["a"]
+
+
+BY_HAND = Settings(wait_s=120.0, snapshot_entries=1, snapshot_s=1e9, look_s=1e9, settle_s=0.05)
+
+
+async def until(is_so):
+    """The answers to a round may come after it was judged: it is judged again."""
+    async with asyncio.timeout(240):
+        while not is_so():
+            await wait(0.01)
+
+
+def rows(tmp_path):
+    with contextlib.closing(sqlite3.connect(tmp_path / "j.sqlite")) as journal:
+        return [at for (at,) in journal.execute("SELECT position FROM journal ORDER BY 1")]
+
+
+async def test_a_new_instance_is_made_of_a_snapshot_behind_which_the_journal_is_trimmed(
+    opened, tmp_path
+):
+    one = await opened("one", snapshots="s", settings=BY_HAND)
+    for count in range(3):
+        await one.submit(f"{count}")
+        assert await one._turns.run_once()
+    assert not await one._turns.run_once(), "none is due"
+    await one.submit("more")
+    assert min(rows(tmp_path)) > 1
+    assert len(list((tmp_path / "s" / "archive" / "snapshots").iterdir())) == 2
+    two = await opened("two", snapshots="s", settings=BY_HAND)
+    assert await two.read(notes) == ["0", "1", "2", "more"]
+    assert await two.compare()
+    again = await two.submit("0", client="me", number=1)
+    assert await one.read(notes, token=again.token) == ["0", "1", "2", "more", "0"]
+    with pytest.raises(NotFoundError, match="trimmed"):
+        await opened("three")
+
+
+async def test_a_damaged_snapshot_is_passed_over_and_nothing_is_trimmed_behind_it(opened, tmp_path):
+    one = await opened("one", snapshots="s", settings=BY_HAND)
+    for count in range(2):
+        await one.submit(f"{count}")
+        assert await one._turns.run_once()
+    newest = max((tmp_path / "s" / "archive" / "snapshots").iterdir())
+    damaged = bytearray(newest.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    newest.write_bytes(damaged)
+    before = rows(tmp_path)
+    await one.submit("2")
+    assert await one._turns.run_once()
+    assert rows(tmp_path)[: len(before)] == before
+    max((tmp_path / "s" / "archive" / "snapshots").iterdir()).unlink()
+    two = await opened("two", snapshots="s", settings=BY_HAND)
+    assert await two.read(notes) == ["0", "1", "2"]
+
+
+async def test_one_instance_at_a_time_takes_snapshots(opened):
+    instances = [await opened(name, snapshots="s", settings=BY_HAND) for name in ("one", "two")]
+    await instances[0].submit("a")
+    await instances[1].catch_up()
+    taken = await asyncio.gather(*(each._turns.run_once() for each in instances))
+    assert sorted(taken) == [False, True]
+
+
+async def test_equal_instances_compare_equal(opened):
+    instances = [await opened(name, settings=BY_HAND) for name in ("one", "two", "three")]
+    await asyncio.gather(*(each.submit("a") for each in instances))
+    assert await instances[0].compare()
+    assert [each.status.failure for each in instances] == [""] * 3
+
+
+class Differing(Notes):
+    """It depends on more than its entries."""
+
+    name = "notes"
+    here = ""
+
+    def apply(self, connection, entry):
+        connection.execute("INSERT INTO note VALUES (?, ?)", (entry.position, self.here))
+
+
+async def test_an_instance_that_differs_stops_loudly_and_is_made_again(opened, tmp_path, caplog):
+    machines = [Differing() for _ in range(3)]
+    machines[2].here = "another"
+    names = ("one", "two", "three")
+    instances = [
+        await opened(name, settings=BY_HAND, machine=machine)
+        for name, machine in zip(names, machines, strict=True)
+    ]
+    await instances[0].submit("a")
+    await instances[2].catch_up()
+    await instances[0].compare()
+    await until(lambda: instances[2].status.failure)
+    assert "differs from most others in note" in instances[2].status.failure
+    assert "differs from most others in note" in caplog.text
+    for call in (instances[2].submit("b"), instances[2].read(notes)):
+        with pytest.raises(CorruptDataError, match="differs from most others"):
+            await call
+    assert await instances[0].read(notes) == [""]
+    await instances[2].close()
+    three = await opened("three", settings=BY_HAND, machine=Differing())
+    assert (tmp_path / "three" / "state.sqlite.aside").exists()
+    assert await three.read(notes) == [""]
+    assert await three.compare()
+
+
+async def test_without_a_majority_nothing_is_submitted_and_reads_go_on(opened):
+    machines = [Differing(), Differing()]
+    machines[1].here = "another"
+    one = await opened("one", settings=BY_HAND, machine=machines[0])
+    two = await opened("two", settings=BY_HAND, machine=machines[1])
+    await one.submit("a")
+    await two.catch_up()
+    await one.compare()
+    await until(lambda: one._comparing.refusal is not None)
+    with pytest.raises(CorruptDataError, match="without a majority"):
+        await one.submit("b")
+    assert await one.read(notes) == [""]
+    three = await opened("three", settings=BY_HAND, machine=Differing())
+    await three.compare()
+    await until(lambda: one._comparing.refusal is None)
+    await one.submit("b")
+    await until(lambda: two.status.failure)
+
+
+def test_a_majority_decides_among_those_of_one_version():
+    def digest(instance, hash_, version=1):
+        return Digest(instance, 5, 1, version, {"a": b"same", "b": hash_})
+
+    one, two, three = digest(1, b"x"), digest(2, b"x"), digest(3, b"y")
+    assert judge(one, [one]) == (Verdict.EQUAL, [])
+    assert judge(one, [one, two]) == (Verdict.EQUAL, [])
+    assert judge(one, [one, two, three]) == (Verdict.OTHERS_DIFFER, ["b"])
+    assert judge(three, [one, two, three]) == (Verdict.DIFFERS, ["b"])
+    assert judge(three, [one, three]) == (Verdict.UNDECIDED, ["b"])
+    assert judge(one, [one, digest(4, b"y", version=2)]) == (Verdict.EQUAL, [])
 
 
 def test_the_blocking_service_does_the_same(tmp_path):

@@ -3,35 +3,42 @@
 import logging
 import sqlite3
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Generic, TypeVar
 
 from penstock.model.errors import PenstockError
-from penstock.order.outcome import Outcome
 from penstock.replica.pinned import PinnedState
 from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
 
 
-class DigestPins:
+OutcomeT = TypeVar("OutcomeT")
+
+
+class DigestPins(Generic[OutcomeT]):
     """Holds the state of the last digest that was asked for, and no other.
 
     See `penstock.replica.follower.Pins`.
 
     `pin` is called where rows are applied, by any thread, `take` on the event loop.
+
+    Args:
+        asks: whether a row with this outcome asks for a digest.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, asks: Callable[[OutcomeT], bool]) -> None:
+        self._asks = asks
         self._path = path
         self._lock = threading.Lock()
         self._pinned: PinnedState | None = None
         self.failure_count = 0
         """States that could not be held: this agent does not answer for them."""
 
-    def wants(self, outcome: Outcome[Any, Any]) -> bool:
+    def wants(self, outcome: OutcomeT) -> bool:
         """See `Pins`."""
-        return outcome.asks_digest
+        return self._asks(outcome)
 
     def pin(self, position: int) -> None:
         """See `Pins`."""

@@ -1,11 +1,10 @@
-"""Takes a set of snapshots whenever one is due and no other instance is at it."""
+"""Takes a snapshot whenever one is due and no other instance is at it."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
-from penstock.authz.service.archiving import SetArchive, SnapshotSettings, Snapshotted
-from penstock.authz.service.shard import Shard
 from penstock.model.errors import PenstockError
 from penstock.ports.clock import Clock
 from penstock.system.heard import Cause, heard
@@ -17,34 +16,49 @@ HOLD_MS: Final = 600_000
 """How long a claim holds: another instance tries again after it."""
 
 
-class Archivist:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotSettings:
+    """A snapshot is due after so many entries of the journal, or after a time with any."""
+
+    entries: int = 500_000
+    interval_s: float = 900.0
+    look_s: float = 10.0
+
+
+class SnapshotTurns:
     """One instance's. Event loop only.
 
     Args:
-        use: opens an environment, which stays open until `let_go`.
+        applied: gives the journal's position that is applied here.
+        newest: gives position and time (ms) of the newest snapshot in the store; None: none.
+        claim: claims the taking for so many ms; False: another instance holds it.
+        take: takes one, and gives its position.
+        cause: counts failures.
     """
 
     def __init__(
         self,
-        shard: Shard,
-        archive: SetArchive,
         *,
         clock: Clock,
         settings: SnapshotSettings,
-        use: Callable[[str], Snapshotted],
-        let_go: Callable[[str], None],
+        applied: Callable[[], int],
+        newest: Callable[[], Awaitable[tuple[int, int] | None]],
+        claim: Callable[[int], Awaitable[bool]],
+        take: Callable[[], Awaitable[int]],
+        cause: Cause,
     ) -> None:
-        self._shard = shard
-        self._archive = archive
         self._clock = clock
         self._settings = settings
-        self._use = use
-        self._let_go = let_go
+        self._applied = applied
+        self._newest = newest
+        self._claim = claim
+        self._take = take
+        self._cause = cause
         self._made_s = clock.monotonic_s()
         self.position = 0
-        """The journal's position of the newest set, as far as this instance knows."""
+        """The journal's position of the newest snapshot, as far as this instance knows."""
         self.taken_count = 0
-        """Sets that this instance has taken."""
+        """Snapshots that this instance has taken."""
 
     async def run(self) -> None:
         """Look now and then, until cancelled."""
@@ -53,30 +67,24 @@ class Archivist:
             try:
                 await self.run_once()
             except PenstockError as error:
-                heard(Cause.AUTHZ_SNAPSHOTS, error, logger, "snapshots are taken later")
+                heard(self._cause, error, logger, "snapshots are taken later")
 
     async def run_once(self) -> bool:
-        """Take a set if one is due; whether it was.
+        """Take one if it is due; whether it was.
 
         Raises:
-            PenstockError: to be tried again; nothing was trimmed that a set needs.
+            PenstockError: to be tried again; nothing was trimmed that a snapshot needs.
         """
         if not self._is_due():
             return False
         await self._look()
-        if not self._is_due() or not await self._shard.claim(HOLD_MS):
+        if not self._is_due() or not await self._claim(HOLD_MS):
             return False
         # Another may have taken one between the look and the claim.
         await self._look()
         if not self._is_due():
             return False
-        found = await self._archive.take(
-            self._shard.journal,
-            position=lambda: self._shard.position,
-            use=self._use,
-            let_go=self._let_go,
-        )
-        self.position = found.shard[0]
+        self.position = await self._take()
         self._made_s = self._clock.monotonic_s()
         self.taken_count += 1
         logger.info("snapshots of position %d are taken", self.position)
@@ -84,15 +92,15 @@ class Archivist:
 
     async def _look(self) -> None:
         """See what other instances have taken."""
-        sets = await self._archive.usable(self._shard.journal)
-        if sets and sets[-1].shard[0] != self.position:
-            self.position = sets[-1].shard[0]
+        newest = await self._newest()
+        if newest is not None and newest[0] != self.position:
+            self.position, time_ms = newest
             # Its age by the wall clock: where that is wrong the next one is only early or late.
-            age_s = max(0, self._clock.now_ms() - sets[-1].time_ms) / 1000
+            age_s = max(0, self._clock.now_ms() - time_ms) / 1000
             self._made_s = self._clock.monotonic_s() - age_s
 
     def _is_due(self) -> bool:
-        entries = self._shard.position - self.position
+        entries = self._applied() - self.position
         age_s = self._clock.monotonic_s() - self._made_s
         return entries >= self._settings.entries or (
             entries > 0 and age_s >= self._settings.interval_s
