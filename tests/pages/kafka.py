@@ -12,7 +12,6 @@ _MADE_FROM = "<!-- Made by `make docs`; change the code, not this page. -->"
 
 _TELEMETRY = "client metrics are not collected (KIP-714); Kafka 4.3.1 does not advertise it, either"
 _SHARE_STATE = "brokers among themselves: the state of share groups is in the journal"
-_STREAMS = "no streams groups yet (KIP-1071)"
 
 NOT_SERVED: dict[str, str] = {
     "GetTelemetrySubscriptions": _TELEMETRY,
@@ -22,8 +21,6 @@ NOT_SERVED: dict[str, str] = {
     "WriteShareGroupState": _SHARE_STATE,
     "DeleteShareGroupState": _SHARE_STATE,
     "ReadShareGroupStateSummary": _SHARE_STATE,
-    "StreamsGroupHeartbeat": _STREAMS,
-    "StreamsGroupDescribe": _STREAMS,
 }
 """APIs that a broker of Kafka 4.3.1 has and this server declines, with the reason."""
 

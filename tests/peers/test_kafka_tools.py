@@ -84,6 +84,7 @@ def test_features_are_finalized(tool: Tool) -> None:
         "group.version": "1",
         "metadata.version": "4.3-IV0",
         "share.version": "1",
+        "streams.version": "1",
         "transaction.version": "2",
     }
 

@@ -163,6 +163,7 @@ REASONS: Final = {
     "groups/coordinator.py GroupCoordinator.consumer_heartbeat: TooManyGroupsError": TOLD,
     "groups/coordinator.py GroupCoordinator.join: TooManyGroupsError": TOLD,
     "groups/sharing.py ShareGroups.heartbeat: TooManyGroupsError": TOLD,
+    "groups/streaming.py StreamsGroups.heartbeat: TooManyGroupsError": TOLD,
     "groups/subscription.py subscribed_topics: _MALFORMED": DECODED,
     "groups/subscription.py read_subscription: _MALFORMED": DECODED,
     "groups/subscription.py read_assignment: _MALFORMED": DECODED,

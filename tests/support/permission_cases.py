@@ -418,6 +418,38 @@ def _beat(asking: Asking) -> Fields:
     }
 
 
+def _streams_beat(asking: Asking) -> Fields:
+    subtopology = asking.part(
+        "streams_group_heartbeat",
+        0,
+        "Subtopology",
+        subtopology_id="0",
+        source_topics=(asking.name,),
+        state_changelog_topics=(),
+        repartition_sink_topics=(),
+        repartition_source_topics=(),
+        copartition_groups=(),
+    )
+    topology = asking.part(
+        "streams_group_heartbeat", 0, "Topology", epoch=0, subtopologies=(subtopology,)
+    )
+    return {
+        "group_id": "g",
+        "member_id": "m",
+        "member_epoch": 0,
+        "endpoint_information_epoch": 0,
+        "rebalance_timeout": timedelta(minutes=1),
+        "topology": topology,
+        "active_tasks": (),
+        "standby_tasks": (),
+        "warmup_tasks": (),
+        "process_id": "p",
+        "client_tags": None,
+        "task_offsets": None,
+        "task_end_offsets": None,
+    }
+
+
 def _pages(asking: Asking) -> Fields:
     named = asking.part("describe_topic_partitions", 0, "TopicRequest", name=asking.name)
     return {"topics": (named,), "response_partition_limit": 10, "cursor": None}
@@ -664,6 +696,15 @@ CASES: dict[str, Case] = {
         (group(READ), topic(DESCRIBE)),
         of_group,
         names_topic=True,
+    ),
+    "streams_group_heartbeat": Case(
+        0, _streams_beat, (group(READ), topic(DESCRIBE)), of_group, names_topic=True
+    ),
+    "streams_group_describe": Case(
+        0,
+        lambda _: {"group_ids": ("g",), "include_authorized_operations": True},
+        (group(DESCRIBE),),
+        of_group,
     ),
     "share_group_describe": Case(
         1,

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from penstock.groups.consumer.machine import ConsumerGroup
 from penstock.groups.errors import GroupError
 from penstock.groups.generations import GroupState
-from penstock.groups.memory import GroupMemory
+from penstock.groups.memory import GroupMemory, Machine
 from penstock.groups.ownership import NotServedError
-from penstock.groups.share.machine import ShareGroup
 from penstock.groups.state import ClassicGroup
 from penstock.state.rows import GroupKind
 
@@ -98,7 +97,7 @@ class GroupAdministration:
         machine = self._find(group_id)
         return machine if isinstance(machine, ConsumerGroup) else None
 
-    def _find(self, group_id: str) -> ClassicGroup | ConsumerGroup | ShareGroup | None:
+    def _find(self, group_id: str) -> Machine | None:
         refused = self._memory.refused(group_id)
         if refused is not GroupError.NONE:
             raise NotServedError("describe group", group_id, refused)

@@ -14,6 +14,8 @@ from penstock.groups.journal import GroupJournal
 from penstock.groups.memory import GroupMemory, LoadedGroup, TooManyGroupsError
 from penstock.groups.offsets import CommittedOffset, PartitionId
 from penstock.groups.ownership import NotServedError
+from penstock.groups.streams.machine import StreamsGroup
+from penstock.groups.streams.roster import STREAMS_PROTOCOL_TYPE
 from penstock.groups.subscription import CONSUMER_PROTOCOL_TYPE
 from penstock.state.answers import AnyAnswer, OffsetsCommitted, Refused
 from penstock.state.command import OffsetWrite
@@ -29,6 +31,7 @@ _T = TypeVar("_T")
 WRITES_AT_ONCE: Final = 2_000
 """Offsets of one command: what applies it, and what keeps it in memory, does so in one go. A commit
 of more is not one step of the journal."""
+_OLDER_EPOCH: Final = (GroupError.STALE_MEMBER_EPOCH, GroupError.ILLEGAL_GENERATION)
 PAGE_OFFSETS: Final = 500
 """Offsets of a group that are read from the database at a time."""
 
@@ -96,9 +99,20 @@ class GroupOffsets:
             return CommitResult(error=GroupError.GROUP_ID_NOT_FOUND)
 
         def refusal() -> GroupError:
+            machine = loaded.machine
             if transaction is None:
-                return loaded.machine.commit(member_id, instance_id, generation)
-            return loaded.machine.commit_in_transaction(member_id, instance_id, generation)
+                error = machine.commit(member_id, instance_id, generation)
+            else:
+                error = machine.commit_in_transaction(member_id, instance_id, generation)
+            if error not in _OLDER_EPOCH or not isinstance(machine, StreamsGroup):
+                return error
+            is_own = all(
+                machine.owned_since(
+                    member_id, generation, self._memory.topic_name(write.topic_id), write.partition
+                )
+                for write in writes
+            )
+            return GroupError.NONE if is_own else error
 
         error = refusal()
         if error is not GroupError.NONE:
@@ -258,7 +272,8 @@ class GroupOffsets:
             return GroupError.GROUP_ID_NOT_FOUND, []
         machine = loaded.machine
         empty = machine.state is GroupState.EMPTY
-        if not empty and machine.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        is_known = machine.protocol_type in {CONSUMER_PROTOCOL_TYPE, STREAMS_PROTOCOL_TYPE}
+        if not empty and not is_known:
             return GroupError.NON_EMPTY_GROUP, []
         errors: list[GroupError] = []
         with self._used(loaded):

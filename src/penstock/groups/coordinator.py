@@ -41,6 +41,8 @@ from penstock.groups.ownership import AllGroups, Ownership
 from penstock.groups.settings import GroupSettings
 from penstock.groups.sharing import ShareGroups
 from penstock.groups.state import ClassicGroup
+from penstock.groups.streaming import StreamsGroups
+from penstock.groups.streams.machine import StreamsGroup
 from penstock.model.group_configs import CONSUMER_HEARTBEAT, group_number
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
@@ -102,6 +104,13 @@ class GroupCoordinator:
             topic_name=self._topic_name,
         )
         self.shares = ShareGroups(
+            memory=self._memory,
+            view=view,
+            catalog=self._catalog,
+            settings=self.settings,
+            configs=self.configs,
+        )
+        self.streams = StreamsGroups(
             memory=self._memory,
             view=view,
             catalog=self._catalog,
@@ -278,7 +287,7 @@ class GroupCoordinator:
             loaded = self._memory.find(group_id, create=joins, kind=GroupKind.CONSUMER)
         except TooManyGroupsError:
             return HeartbeatReply(error=GroupError.POLICY_VIOLATION)
-        if loaded is not None and joins and _may_become(loaded):
+        if loaded is not None and joins and _may_become(loaded, GroupKind.CONSUMER):
             self._memory.become(loaded, GroupKind.CONSUMER)
         if loaded is not None and joins and isinstance(loaded.machine, ClassicGroup):
             refusal = self._migration.upgrade(loaded, beat) if self._migrates else None
@@ -301,7 +310,7 @@ class GroupCoordinator:
 
     def _classic(self, loaded: LoadedGroup) -> ClassicGroup | None:
         """The machine for a classic join; None: the group has members of the other protocol."""
-        if _may_become(loaded):
+        if _may_become(loaded, GroupKind.CLASSIC):
             self._memory.become(loaded, GroupKind.CLASSIC)
         return loaded.machine if isinstance(loaded.machine, ClassicGroup) else None
 
@@ -340,7 +349,7 @@ class GroupCoordinator:
         if not member_id or epoch < 0 or self._refused(group_id) is not GroupError.NONE:
             return GroupError.NONE
         loaded = self._memory.find(group_id)
-        if loaded is None or not isinstance(loaded.machine, ConsumerGroup):
+        if loaded is None or not isinstance(loaded.machine, ConsumerGroup | StreamsGroup):
             return GroupError.NONE
         return loaded.machine.check_epoch(member_id, epoch)
 
@@ -416,11 +425,15 @@ class GroupCoordinator:
         return self._memory.refused(group_id)
 
 
-def _may_become(loaded: LoadedGroup) -> bool:
+def _may_become(loaded: LoadedGroup, kind: GroupKind) -> bool:
     """Whether a group may change its protocol: it has no member, and none on its way. A share group
-    never does: it has no committed offsets to go on from."""
+    never does: it has no committed offsets to go on from. A streams group may become a classic one
+    alone, as in Kafka."""
+    others = {GroupKind.CLASSIC, GroupKind.CONSUMER}
+    if kind is GroupKind.CLASSIC:
+        others.add(GroupKind.STREAMS)
     return (
-        loaded.kind is not GroupKind.SHARE
+        loaded.kind in others
         and loaded.machine.is_idle
         and loaded.machine.state is GroupState.EMPTY
     )

@@ -38,7 +38,8 @@ OnSaved = Callable[[GroupError], None]
 
 class GroupState(enum.Enum):
     """States of a group; the values are the names that Kafka's tools show. Assigning and
-    Reconciling are of consumer groups (KIP-848) alone, the two Rebalances of classic ones."""
+    Reconciling are of groups whose server assigns (KIP-848, KIP-1071), NotReady of streams groups,
+    the two Rebalances of classic ones."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -46,6 +47,7 @@ class GroupState(enum.Enum):
     STABLE = "Stable"
     ASSIGNING = "Assigning"
     RECONCILING = "Reconciling"
+    NOT_READY = "NotReady"
     DEAD = "Dead"
 
 

@@ -47,6 +47,13 @@ from penstock.groups.share.messages import (
 )
 from penstock.groups.share.saving import member_commands, share_commands
 from penstock.groups.state import ClassicGroup
+from penstock.groups.streams import durable as streams_durable
+from penstock.groups.streams.machine import StreamsGroup
+from penstock.groups.streams.member import decode_member as decode_streams_member
+from penstock.groups.streams.messages import Effect as StreamsEffect
+from penstock.groups.streams.messages import SaveStreams
+from penstock.groups.streams.saving import streams_commands
+from penstock.groups.streams.topology import TOPOLOGY_ROW, decode_topology
 from penstock.groups.subscription import CONSUMER_PROTOCOL_TYPE
 from penstock.groups.timers import GroupTimers
 from penstock.model.errors import CorruptDataError
@@ -61,8 +68,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Machine = ClassicGroup | ConsumerGroup | ShareGroup
-AnyEffect = Effect | ConsumerEffect | ShareEffect
+Machine = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
+AnyEffect = Effect | ConsumerEffect | ShareEffect | StreamsEffect
 
 PAGE_GROUPS: Final = 500
 """Groups that are read at a time: a turn's rows (`penstock.system.turns`)."""
@@ -107,6 +114,8 @@ class LoadedGroup:
         """The protocol that the group has now."""
         if isinstance(self.machine, ShareGroup):
             return GroupKind.SHARE
+        if isinstance(self.machine, StreamsGroup):
+            return GroupKind.STREAMS
         is_consumer = isinstance(self.machine, ConsumerGroup)
         return GroupKind.CONSUMER if is_consumer else GroupKind.CLASSIC
 
@@ -137,7 +146,7 @@ class GroupMemory:
         topic_name: TopicName,
     ) -> None:
         self._configs = configs
-        self._topic_name = topic_name
+        self.topic_name = topic_name
         self._journal = journal
         self._queries = queries
         self._settings = settings
@@ -264,7 +273,25 @@ class GroupMemory:
         if loaded.kind is not kind:
             before = loaded.machine
             assert before.is_idle
+            if isinstance(before, StreamsGroup):
+                self._drop_topology(loaded, before)
             loaded.machine = self._new_machine(before.group_id, kind, generation=before.generation)
+
+    def _drop_topology(self, loaded: LoadedGroup, before: StreamsGroup) -> None:
+        """Take a streams group's topology out of the journal: the group becomes a classic one."""
+        command = SaveMembers(
+            group_id=before.group_id,
+            generation=before.generation,
+            protocol_type="",
+            kind=GroupKind.CLASSIC,
+            empty=True,
+            state=b"",
+            rows=[],
+            removed=[TOPOLOGY_ROW],
+            shard_epoch=loaded.shard_epoch,
+        )
+        loaded.offsets.commits_open += 1
+        self._journal.own(partial(self._commit_all, loaded, [command]))
 
     def upgrade(
         self, loaded: LoadedGroup, members: Iterable[ConsumerMember], catalog: Catalog
@@ -286,7 +313,7 @@ class GroupMemory:
         before = loaded.machine
         assert isinstance(before, ConsumerGroup)
         group_id, generation = before.group_id, before.epoch
-        durable = downgraded(before, self._topic_name, rebalances=effect.rebalances)
+        durable = downgraded(before, self.topic_name, rebalances=effect.rebalances)
         loaded.timers.cancel_all()
         loaded.machine = classic = ClassicGroup(group_id, self._settings)
         command = SaveMembers(
@@ -325,6 +352,8 @@ class GroupMemory:
             return ShareGroup(
                 group_id, self._settings, lambda: share_configs(self._configs(group_id))
             )
+        if kind is GroupKind.STREAMS:
+            return StreamsGroup(group_id, self._settings, configs=partial(self._configs, group_id))
         if kind is GroupKind.CLASSIC:
             classic = ClassicGroup(group_id, self._settings)
             classic.generation = generation
@@ -347,6 +376,8 @@ class GroupMemory:
             return machine, machine.restore(row.generation, row.protocol_type, durable)
         if isinstance(machine, ShareGroup):
             return machine, self._read_share(machine, row)
+        if isinstance(machine, StreamsGroup):
+            return machine, self._read_streams(machine, row)
         group = decode_group(row.state, group_id=group_id)
         effects = machine.restore(
             epoch=row.generation,
@@ -380,6 +411,20 @@ class GroupMemory:
                 )
                 for share in self._queries.share_partitions(group_id)
             },
+        )
+
+    def _read_streams(self, machine: StreamsGroup, row: "GroupRow") -> Sequence[AnyEffect]:
+        group_id = row.group_id
+        rows = dict(self._queries.group_members(group_id))
+        topology = rows.pop(TOPOLOGY_ROW, None)
+        return machine.restore(
+            epoch=row.generation,
+            state=streams_durable.decode_group(row.state, group_id=group_id),
+            topology=None if topology is None else decode_topology(topology, group_id=group_id),
+            members=[
+                decode_streams_member(member_id, state, group_id=group_id)
+                for member_id, state in rows.items()
+            ],
         )
 
     def settle(self, loaded: LoadedGroup) -> None:
@@ -450,6 +495,9 @@ class GroupMemory:
                     self._journal.own(partial(self._save_share_members, loaded, effect))
                 elif type(effect) is SaveSharePartitions:
                     self._journal.own(partial(self._save_shares, loaded, effect))
+                elif type(effect) is SaveStreams:
+                    assert isinstance(machine, StreamsGroup)
+                    self._journal.own(partial(self._save_streams, loaded, machine, effect))
                 else:
                     assert type(effect) is SaveConsumers
                     assert isinstance(machine, ConsumerGroup)
@@ -492,6 +540,13 @@ class GroupMemory:
         self, loaded: LoadedGroup, machine: ConsumerGroup, save: SaveConsumers
     ) -> None:
         commands = commands_of(save, group_id=machine.group_id, shard_epoch=loaded.shard_epoch)
+        error = await self._commit_all(loaded, commands)
+        self.carry_out(loaded, machine.saved(save.save, error))
+
+    async def _save_streams(
+        self, loaded: LoadedGroup, machine: StreamsGroup, save: SaveStreams
+    ) -> None:
+        commands = streams_commands(save, group_id=machine.group_id, shard_epoch=loaded.shard_epoch)
         error = await self._commit_all(loaded, commands)
         self.carry_out(loaded, machine.saved(save.save, error))
 

@@ -51,6 +51,8 @@ class GroupSettings:
     """group.consumer.migration.policy"""
     share_size_max: int = 200
     """group.share.max.size: members of one share group at most."""
+    streams_size_max: int = INT32_MAX
+    """group.streams.max.size: members of one streams group at most."""
     share_sessions_max: int = 2_000
     """group.share.max.share.sessions: members that may fetch by sessions at one time."""
     groups_max: int = 100_000

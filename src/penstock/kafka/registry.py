@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Final
 
-from penstock.state.schema import SECURITY_LEVEL, SHARES_LEVEL, TRANSACTIONS_LEVEL
+from penstock.state.schema import SECURITY_LEVEL, SHARES_LEVEL, STREAMS_LEVEL, TRANSACTIONS_LEVEL
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,6 +126,8 @@ _ROWS: Final[tuple[tuple[int, str, str, int, int, int], ...]] = (
     (79, "ShareAcknowledge", "share_acknowledge", 1, 2, 0),
     (80, "AddRaftVoter", "add_raft_voter", 0, 1, 0),
     (81, "RemoveRaftVoter", "remove_raft_voter", 0, 0, 0),
+    (88, "StreamsGroupHeartbeat", "streams_group_heartbeat", 0, 0, 0),
+    (89, "StreamsGroupDescribe", "streams_group_describe", 0, 0, 0),
     (90, "DescribeShareGroupOffsets", "describe_share_group_offsets", 0, 1, 0),
     (91, "AlterShareGroupOffsets", "alter_share_group_offsets", 0, 0, 0),
     (92, "DeleteShareGroupOffsets", "delete_share_group_offsets", 0, 0, 0),
@@ -144,6 +146,7 @@ OF_GROUPS: Final = frozenset(
         "ConsumerGroupHeartbeat",
         "ShareGroupHeartbeat",
         "ShareAcknowledge",
+        "StreamsGroupHeartbeat",
         "ApiVersions",
         "SaslHandshake",
         "SaslAuthenticate",
@@ -193,6 +196,8 @@ OF_SHARES: Final = frozenset(
 """APIs that are served from the feature level of share groups on."""
 
 
+OF_STREAMS: Final = frozenset({"StreamsGroupHeartbeat", "StreamsGroupDescribe"})
+"""APIs that are served from the feature level of streams groups on."""
 OF_CREDENTIALS: Final = frozenset({"DescribeUserScramCredentials", "AlterUserScramCredentials"})
 """APIs that are served from the feature level of credentials on."""
 
@@ -200,6 +205,8 @@ OF_CREDENTIALS: Final = frozenset({"DescribeUserScramCredentials", "AlterUserScr
 def _level(name: str) -> int:
     if name in OF_SHARES:
         return SHARES_LEVEL
+    if name in OF_STREAMS:
+        return STREAMS_LEVEL
     if name in OF_CREDENTIALS:
         return SECURITY_LEVEL
     return TRANSACTIONS_LEVEL if name in OF_TRANSACTIONS else 1

@@ -25,6 +25,7 @@ SHARE_ISOLATION: Final = "share.isolation.level"
 SHARE_RENEW: Final = "share.renew.acknowledge.enable"
 STREAMS_SESSION: Final = "streams.session.timeout.ms"
 STREAMS_HEARTBEAT: Final = "streams.heartbeat.interval.ms"
+STREAMS_ASSIGNMENT_INTERVAL: Final = "streams.assignment.interval.ms"
 STREAMS_STANDBY: Final = "streams.num.standby.replicas"
 STREAMS_INITIAL_DELAY: Final = "streams.initial.rebalance.delay.ms"
 

@@ -8,6 +8,10 @@ from typing import Final
 
 NAME_LENGTH_MAX: Final = 249
 """So that name, partition number and a suffix fit a file name of 255 bytes, in Kafka."""
+INTERNAL_TOPICS: Final = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state"}
+)
+"""The topics of Kafka's own, which no Streams program may use (Kafka's Topic.isInternal)."""
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 

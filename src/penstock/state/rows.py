@@ -104,6 +104,8 @@ class GroupKind(enum.IntEnum):
     """KIP-848."""
     SHARE = 2
     """KIP-932."""
+    STREAMS = 3
+    """KIP-1071."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,9 @@ MIGRATION_LEVEL: Final = 6
 """The level from which on a consumer group may have classic members."""
 SHARES_LEVEL: Final = 6
 """The level from which on there are share groups (docs/formats/journal.md, "Share groups")."""
+STREAMS_LEVEL: Final = 6
+"""The level from which on there are streams groups (docs/formats/journal.md, "Members of
+groups")."""
 ACLS_LEVEL: Final = 6
 """The level from which on there are access rules (docs/formats/journal.md, "Access rules")."""
 SECURITY_LEVEL: Final = 6

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.groups.consumer import durable
+from penstock.groups import member_saves
 from penstock.groups.consumer.messages import HeartbeatReply
 from penstock.groups.consumer.partitions import NONE, Partitions
 from penstock.groups.errors import GroupError
@@ -371,7 +371,7 @@ async def test_a_downgrade_that_is_refused_leaves_the_group_as_it_was(tmp_path: 
 async def test_a_save_of_several_commands_ends_before_the_group_is_downgraded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durable, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(member_saves, "ROWS_AT_ONCE", 1)
     one = await opened(tmp_path)
     await alone(one)
     await enter(one, "new")
@@ -414,7 +414,7 @@ async def test_an_upgrade_is_one_command_whatever_its_size(
     await alone(one)
     waiting = asyncio.create_task(join(one))
     await turns()
-    monkeypatch.setattr(durable, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(member_saves, "ROWS_AT_ONCE", 1)
     one.committer.commands.clear()
     await enter(one, "new")
     first = one.committer.commands[0]

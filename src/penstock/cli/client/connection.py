@@ -34,6 +34,7 @@ SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
     "leave_group": (3, 5),
     "consumer_group_describe": (0, 1),
     "share_group_describe": (1, 1),
+    "streams_group_describe": (0, 0),
     "list_transactions": (0, 2),
     "describe_transactions": (0, 0),
     "describe_producers": (0, 0),

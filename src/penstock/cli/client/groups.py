@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from penstock.cli.client.admin import GroupDescription, GroupMember
 from penstock.cli.client.cluster import Client
@@ -21,6 +21,7 @@ CLASSIC: Final = "classic"
 _DESCRIBED_BY: Final[Mapping[str, str]] = {
     "consumer": "consumer_group_describe",
     "share": "share_group_describe",
+    "streams": "streams_group_describe",
 }
 """The APIs that describe groups whose coordinator assigns, by the groups' type."""
 _OF_ANOTHER_TYPE: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
@@ -91,22 +92,38 @@ def _described(client: Client, kind: str, api: str, group_id: str) -> GroupDescr
         group_id=group_id,
         type=kind,
         state=found.group_state,
-        protocol=found.assignor_name,
+        protocol=getattr(found, "assignor_name", ""),
         members=tuple(
             GroupMember(
                 member_id=member.member_id,
                 instance_id=getattr(member, "instance_id", None) or "",
                 client_id=member.client_id,
                 host=member.client_host.removeprefix("/"),
-                partitions=tuple(
-                    TopicPartition(topic.topic_name, number)
-                    for topic in member.assignment.topic_partitions
-                    for number in topic.partitions
-                ),
+                partitions=tuple(_assigned(found, member)),
             )
             for member in found.members
         ),
     )
+
+
+def _assigned(group: Any, member: Any) -> Iterator[TopicPartition]:
+    """Iterate over what a member reads: for a streams group's, that of its active tasks."""
+    if (topics := getattr(member.assignment, "topic_partitions", None)) is not None:
+        for topic in topics:
+            for number in topic.partitions:
+                yield TopicPartition(topic.topic_name, number)
+        return
+    inputs = {
+        one.subtopology_id: [
+            *one.source_topics,
+            *(topic.name for topic in one.repartition_source_topics),
+        ]
+        for one in group.topology.subtopologies
+    }
+    for tasks in member.assignment.active_tasks:
+        for name in inputs.get(tasks.subtopology_id, ()):
+            for number in tasks.partitions:
+                yield TopicPartition(name, number)
 
 
 @contextlib.contextmanager

@@ -3,46 +3,31 @@
 from collections.abc import Iterator
 from typing import Final
 
+from penstock.groups.member_saves import BYTES_AT_ONCE, ROWS_AT_ONCE, parts_of
 from penstock.groups.share.durable import DurableShareGroup, encode_group
 from penstock.groups.share.messages import SaveShareMembers, SaveSharePartitions
 from penstock.state.commands import SaveMembers, SaveShares
 from penstock.state.rows import GroupKind
 
 SHARE_PROTOCOL_TYPE: Final = "share"
-ROWS_AT_ONCE: Final = 500
-"""Members, or partitions, of one command: what applies it does so in one go."""
-BYTES_AT_ONCE: Final = 256 << 10
-"""Bytes of the rows of one command, but for the last row."""
 
 
 def member_commands(
     save: SaveShareMembers, *, group_id: str, shard_epoch: int
 ) -> Iterator[SaveMembers]:
-    """Cut a save of members into commands, to be journaled one after the other.
-
-    All but the last say that further ones follow, so that a coordinator that finds only some of
-    them assigns partitions again.
-    """
-    rows = list(save.rows.items())
-    parts: list[tuple[list[tuple[str, bytes]], list[str]]] = [
-        ([], list(save.removed[start : start + ROWS_AT_ONCE]))
-        for start in range(0, len(save.removed), ROWS_AT_ONCE)
-    ]
-    parts += [(rows[start:end], []) for start, end in _cuts([len(row[1]) for row in rows])]
-    parts = parts or [([], [])]
+    """Cut a save of members into commands, to be journaled one after the other."""
     counts = sorted(save.counts.items())
-    for index, (some, removed) in enumerate(parts):
-        is_last = index == len(parts) - 1
-        state = DurableShareGroup(save.target_epoch, counts, is_partial=not is_last)
+    for part in parts_of(save.rows.items(), save.removed):
+        state = DurableShareGroup(save.target_epoch, counts, is_partial=not part.is_last)
         yield SaveMembers(
             group_id=group_id,
             generation=save.epoch,
             protocol_type=SHARE_PROTOCOL_TYPE,
             kind=GroupKind.SHARE,
-            empty=save.is_empty and is_last,
+            empty=save.is_empty and part.is_last,
             state=encode_group(state),
-            rows=some,
-            removed=removed,
+            rows=part.rows,
+            removed=part.removed,
             shard_epoch=shard_epoch,
         )
 

@@ -29,13 +29,13 @@ FEATURES: Final = {
     "group.version": (0, 1),
     "metadata.version": (7, 30),
     "share.version": (0, 1),
+    "streams.version": (0, 1),
     "transaction.version": (0, 2),
 }
 """The features of Kafka 4.3.1 that come on with the feature level of transactions, which is that of
-share groups: by their names the least level that is supported, and the greatest, which is
-finalized. 7 is 3.3-IV3, 30 is 4.3-IV0. `kraft.version` and `eligible.leader.replicas.version` are
-at 0, as there is neither a quorum nor a replica, and `streams.version` as there are no streams
-groups yet."""
+share and streams groups: by their names the least level that is supported, and the greatest, which
+is finalized. 7 is 3.3-IV3, 30 is 4.3-IV0. `kraft.version` and `eligible.leader.replicas.version`
+are at 0, as there is neither a quorum nor a replica."""
 
 
 def serve(context: RequestContext, body: memoryview) -> Reply:

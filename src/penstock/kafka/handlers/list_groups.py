@@ -23,6 +23,7 @@ TYPES: Final = {
     GroupKind.CLASSIC: "classic",
     GroupKind.CONSUMER: "consumer",
     GroupKind.SHARE: "share",
+    GroupKind.STREAMS: "streams",
 }
 GROUP_BYTES: Final = 40
 """State, type and tags."""

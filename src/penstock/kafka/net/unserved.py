@@ -26,8 +26,6 @@ NAMES: Final = {
     85: "WriteShareGroupState",
     86: "DeleteShareGroupState",
     87: "ReadShareGroupStateSummary",
-    88: "StreamsGroupHeartbeat",
-    89: "StreamsGroupDescribe",
 }
 """Kafka's names of APIs that `registry` does not serve, by key."""
 

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.groups.consumer.durable import (
-    BYTES_AT_ONCE,
-    ROWS_AT_ONCE,
-    commands_of,
-    decode_group,
-)
+from penstock.groups.consumer.durable import commands_of, decode_group
 from penstock.groups.consumer.messages import SaveMembers
+from penstock.groups.member_saves import BYTES_AT_ONCE, ROWS_AT_ONCE
 from penstock.model.errors import CorruptDataError
 from penstock.state import commands
 from penstock.state.rows import GroupKind

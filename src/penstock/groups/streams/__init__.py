@@ -1,0 +1,1 @@
+"""Streams groups (KIP-1071): the server divides the tasks of a Kafka Streams program."""
