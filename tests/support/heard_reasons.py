@@ -124,6 +124,7 @@ REASONS: Final = {
     "pipeline/spark_engine.py _picklable: Exception": "its text goes on instead",
     "pipeline/spark_slots.py slots_of: suppress ValueError": PLATFORM,
     "pipeline/table_watch.py TableWatch.look: InvalidRequestError": "its job fails, and says why",
+    "pipeline/tables/followed.py PartSchemas.follow_file: (IncompatibleSchemaError, UnsupportedSchemaError)": "the letters of values that don't fit say it",
     "pipeline/tables/begin.py _instant_ms: ValueError": ANSWER,
     "pipeline/tables/catalog.py create_table: NamespaceAlreadyExistsError": LOST_RACE,
     "pipeline/tables/catalog.py create_table: TableAlreadyExistsError": LOST_RACE,

@@ -176,10 +176,19 @@ _ROWS: Final[tuple[tuple[str, _Values, str, str, Standing, str, str], ...]] = (
      ("What the table's columns are: key and value as bytes, the fields of values whose "
      "schemas are in the schema registry that the pipeline is given, or those of the schema in "
      "`penstock.table.schema.text`.")),
+    ("penstock.table.schema.incompatible", (_TEXT, one_of("stop", "dead-letter")), "stop",
+     "", _S, "the pipeline's tables act on it",
+     ("What happens to records of a schema that the table's columns can't follow: the table stops, "
+     "or they go to the dead-letter topic and the table goes on. See docs/tables.md.")),
     ("penstock.table.schema.text", (_TEXT, any_text), "",
      "", _S, "the pipeline's tables act on it",
      ("The schema of bare values with `penstock.table.schema=text`, a text of JSON: an Avro "
      "record, or a JSON Schema. A newer one has to keep the older one's columns.")),
+    ("penstock.table.schema.unknown", (_TEXT, one_of("dead-letter", "ignore", "rest")),
+     "dead-letter", "", _S, "the pipeline's tables act on it",
+     ("What becomes of a JSON value's properties that its schema does not name: the record goes to "
+     "the dead-letter topic, they are left out, or they are kept as JSON in the column "
+     "`kafka_rest`. See docs/tables.md.")),
     ("penstock.table.snapshot.retention.ms", _long(), "86400000",
      "", _S, "the pipeline's tables act on it",
      ("How many milliseconds a snapshot of the table is kept: a reader may stay at it, or go back "

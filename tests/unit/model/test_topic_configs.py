@@ -65,7 +65,9 @@ OWN_NAMES = [
     "penstock.table.partition",
     "penstock.table.retention.wait.ms",
     "penstock.table.schema",
+    "penstock.table.schema.incompatible",
     "penstock.table.schema.text",
+    "penstock.table.schema.unknown",
     "penstock.table.snapshot.retention.ms",
     "penstock.validate.records",
 ]

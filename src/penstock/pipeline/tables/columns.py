@@ -31,6 +31,10 @@ TYPED_PREFIX: Final = "kafka_"
 TYPED_NAMES: Final = frozenset(f"{TYPED_PREFIX}{name}" for name in RAW_NAMES)
 """Names that a value's field can't have."""
 TYPED_KEY: Final = f"{TYPED_PREFIX}key"
+REST_COLUMN: Final = f"{TYPED_PREFIX}rest"
+"""The column with what a JSON value's schema does not name, where the topic's policy keeps it."""
+REST_PROPERTY: Final = "penstock.rest"
+"""The table's property that names that column, once there is one."""
 
 
 def record_fields(

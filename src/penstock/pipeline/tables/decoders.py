@@ -12,7 +12,9 @@ from penstock.pipeline.tables.formats import Decoder, UnsupportedSchemaError
 from penstock.pipeline.tables.schema_text import AVRO, JSON, PROTOBUF, SchemaText
 
 
-def compile_schema(text: SchemaText, *, framed: bool, is_identity: bool = False) -> Decoder:
+def compile_schema(
+    text: SchemaText, *, framed: bool, is_identity: bool = False, unknown: str = ""
+) -> Decoder:
     """Compile a decoder of one schema.
 
     Args:
@@ -21,13 +23,15 @@ def compile_schema(text: SchemaText, *, framed: bool, is_identity: bool = False)
         is_identity: whether the schema's values identify rows. Then a payload that holds more than
             a column can is not a value, rather than equal to another one; and a Protobuf enum is
             its number, since names may change.
+        unknown: of JSON, what becomes of properties that the schema does not name: see
+            `JsonDecoder`.
 
     Raises:
         UnsupportedSchemaError: the text is not a schema, or no table can have it.
     """
     compilers: dict[str, Callable[[], Decoder]] = {
         AVRO: lambda: _avro(text),
-        JSON: lambda: _json(text, is_identity=is_identity),
+        JSON: lambda: _json(text, is_identity=is_identity, unknown=unknown),
         PROTOBUF: lambda: _protobuf(text, framed=framed, is_identity=is_identity),
     }
     compiler = compilers.get(text.kind)
@@ -56,10 +60,10 @@ def _avro(text: SchemaText) -> Decoder:
     return AvroDecoder(text)
 
 
-def _json(text: SchemaText, *, is_identity: bool) -> Decoder:
+def _json(text: SchemaText, *, is_identity: bool, unknown: str) -> Decoder:
     from penstock.pipeline.tables.json_schema import JsonDecoder
 
-    return JsonDecoder(text, is_identity=is_identity)
+    return JsonDecoder(text, is_identity=is_identity, unknown=unknown)
 
 
 def _protobuf(text: SchemaText, *, framed: bool, is_identity: bool) -> Decoder:

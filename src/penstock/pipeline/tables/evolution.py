@@ -80,10 +80,15 @@ def key_type(schema: Schema) -> RecordType:
     )
 
 
-def value_type(schema: Schema) -> RecordType:
-    """A typed table's value columns, without ids."""
+def value_type(schema: Schema, *, without: str | None = None) -> RecordType:
+    """A typed table's value columns, without ids.
+
+    Args:
+        without: a column of ours that is not of the values' schemas.
+    """
+    others = {*TYPED_NAMES, without}
     return RecordType(
-        fields=tuple(_field(column) for column in schema.fields if column.name not in TYPED_NAMES)
+        fields=tuple(_field(column) for column in schema.fields if column.name not in others)
     )
 
 

@@ -6,14 +6,21 @@ from typing import Any, Final
 
 import msgspec
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update.schema import UpdateSchema
-from pyiceberg.types import IcebergType
+from pyiceberg.types import IcebergType, StringType
 
 from penstock.model.errors import CorruptDataError, InvalidRequestError
 from penstock.model.malformed import MALFORMED
 from penstock.pipeline.tables.catalog import translated
-from penstock.pipeline.tables.columns import TYPED_KEY, TYPED_NAMES, TYPED_PREFIX, record_fields
+from penstock.pipeline.tables.columns import (
+    REST_COLUMN,
+    REST_PROPERTY,
+    TYPED_KEY,
+    TYPED_NAMES,
+    TYPED_PREFIX,
+    record_fields,
+)
 from penstock.pipeline.tables.decoders import compile_schema
 from penstock.pipeline.tables.evolution import (
     Evolution,
@@ -27,11 +34,24 @@ from penstock.pipeline.tables.evolution import (
     plan_evolution,
     value_type,
 )
-from penstock.pipeline.tables.formats import Decoder, FieldType, RecordType, columns_of
+from penstock.pipeline.tables.formats import (
+    Decoder,
+    FieldType,
+    RecordType,
+    UnsupportedSchemaError,
+    columns_of,
+)
 from penstock.pipeline.tables.parts import BARE, BARE_ID, KEY, REGISTRY, VALUE, PartPlan
 from penstock.pipeline.tables.registry import Registry
 from penstock.pipeline.tables.schema_text import SchemaText
-from penstock.pipeline.tables.settings import FILE, RAW, UPSERT, TableSettings
+from penstock.pipeline.tables.settings import (
+    DEAD_LETTER,
+    FILE,
+    RAW,
+    REST,
+    UPSERT,
+    TableSettings,
+)
 from penstock.pipeline.tables.values import RowPlan, SchemaIds
 
 _FIRST_ID: Final = 1
@@ -58,6 +78,9 @@ class PartSchemas:
         is_identity: whether the schema's values identify rows; see `compile_schema`.
         registry: the registry, with kind = registry.
         is_reader: whether columns follow in memory alone: the table stays as it is.
+        sets_aside: whether records of a schema that the table can't follow are bad records, rather
+            than an error.
+        unknown: see `JsonDecoder`.
     """
 
     topic: str
@@ -70,6 +93,10 @@ class PartSchemas:
     columns_added: list[str] = field(default_factory=list)
     missing: set[int] = field(default_factory=set)
     """Ids that the registry does not have, as far as this call has asked."""
+    sets_aside: bool = False
+    unknown: str = ""
+    refused: dict[int, str] = field(default_factory=dict)
+    """Why the table can't follow schemas, by their ids, as far as this call has met them."""
 
     @property
     def is_framed(self) -> bool:
@@ -100,8 +127,8 @@ class PartSchemas:
             )
         kind = columns_of(decoder, subject=self.subject(schema_id))
         for entry in kind.fields:
-            if entry.name in TYPED_NAMES:
-                raise InvalidRequestError(
+            if entry.name in TYPED_NAMES or (entry.name == REST_COLUMN and self.unknown == REST):
+                raise IncompatibleSchemaError(
                     "follow schema",
                     self.subject(schema_id),
                     f"its field {entry.name} is named as a column that every table has",
@@ -118,10 +145,12 @@ class PartSchemas:
     def plan(self, table: Table) -> PartPlan:
         """Return the plan by which executors read keys or values."""
         if not self.is_framed:
-            return PartPlan(BARE, {BARE_ID: self.text(BARE_ID)}, self.is_identity)
+            schemas = {BARE_ID: self.text(BARE_ID)}
+            return PartPlan(BARE, schemas, self.is_identity, self.unknown)
         schemas = {schema_id: self.text(schema_id) for schema_id in self._followed_by(table).ids}
         schemas |= dict.fromkeys(self.missing, SchemaText(kind=""))
-        return PartPlan(REGISTRY, schemas, self.is_identity)
+        schemas |= {number: SchemaText(kind="", text=why) for number, why in self.refused.items()}
+        return PartPlan(REGISTRY, schemas, self.is_identity, self.unknown)
 
     def follow(self, table: Table, ids: Sequence[int]) -> Table:
         """Let the table's columns become what the schemas of these ids need, oldest first.
@@ -133,14 +162,27 @@ class PartSchemas:
         known = [number for number in ids if not self.text(number).is_missing]
         self.missing |= set(ids) - set(known)
         for schema_id in sorted(known):
-            table = self._follow_one(table, schema_id)
+            try:
+                table = self._follow_one(table, schema_id)
+            except (IncompatibleSchemaError, UnsupportedSchemaError) as error:
+                if not self.sets_aside:
+                    raise
+                self.refused[schema_id] = f"{error.subject}: {error.detail}"
         return table
 
     def follow_file(self, table: Table) -> Table:
         """The same for a file's schema, if it is another than the last one."""
-        if self.is_framed or self._followed_by(table).text == self.given:
+        followed = self._followed_by(table).text
+        if self.is_framed or followed == self.given:
             return table
-        return self._follow_one(table, BARE_ID)
+        try:
+            return self._follow_one(table, BARE_ID)
+        except (IncompatibleSchemaError, UnsupportedSchemaError):
+            if not self.sets_aside or followed is None:
+                raise
+            # Values say not which schema they are of: the last one decides which of them fit.
+            self.given = followed
+            return table
 
     def first(self, ids: frozenset[int]) -> int:
         """The oldest of the schemas that the first records have; of a file, it.
@@ -210,18 +252,22 @@ class PartSchemas:
             if not evolution.is_empty:
                 with transaction.update_schema() as update:
                     _apply(update, evolution)
-            if self.is_reader:
-                table = Table(
-                    table.name(),
-                    transaction.table_metadata,
-                    table.metadata_location,
-                    table.io,
-                    table.catalog,
-                )
-            else:
-                transaction.commit_transaction()
+            table = self.changed(table, transaction)
         self.columns_added += [".".join(path) for path, _ in evolution.added]
         return table
+
+    def changed(self, table: Table, transaction: Transaction) -> Table:
+        """Return the table with what a transaction changes: in memory alone for a reader."""
+        if not self.is_reader:
+            transaction.commit_transaction()
+            return table
+        return Table(
+            table.name(),
+            transaction.table_metadata,
+            table.metadata_location,
+            table.io,
+            table.catalog,
+        )
 
     def _followed_by(self, table: Table) -> Followed:
         text = table.properties.get(_PROPERTIES[self.part])
@@ -236,7 +282,9 @@ class PartSchemas:
         return _decode_followed(text or "{}")
 
     def _columns_of(self, table: Table) -> RecordType:
-        return value_type(table.schema()) if self.part == VALUE else key_type(table.schema())
+        if self.part == KEY:
+            return key_type(table.schema())
+        return value_type(table.schema(), without=table.properties.get(REST_PROPERTY))
 
 
 def settings_by(table: Table, settings: TableSettings) -> TableSettings:
@@ -289,6 +337,8 @@ class RowSchemas:
             is_identity=False,
             registry=registry,
             is_reader=is_reader,
+            sets_aside=settings.incompatible == DEAD_LETTER,
+            unknown=settings.unknown,
         )
         self.key: PartSchemas | None = None
         if settings.key_kind != RAW:
@@ -300,6 +350,7 @@ class RowSchemas:
                 is_identity=settings.mode == UPSERT,
                 registry=registry,
                 is_reader=is_reader,
+                sets_aside=settings.incompatible == DEAD_LETTER,
             )
         self._parts = [part for part in (self.value, self.key) if part is not None]
 
@@ -324,10 +375,18 @@ class RowSchemas:
         return table if self.key is None else self.key.follow(table, sorted(ids.key))
 
     def follow_files(self, table: Table) -> Table:
-        """See `PartSchemas.follow_file`."""
+        """See `PartSchemas.follow_file`; and give the table the column that the topic's policy
+        about unknown properties needs."""
         for part in self._parts:
             table = part.follow_file(table)
-        return table
+        if self.value.unknown != REST or REST_PROPERTY in table.properties:
+            return table
+        with translated("follow schema", f"table {'.'.join(table.name())}"):
+            transaction = table.transaction()
+            transaction.set_properties({REST_PROPERTY: REST_COLUMN})
+            with transaction.update_schema() as update:
+                update.add_column(REST_COLUMN, StringType(), required=False)
+            return self.value.changed(table, transaction)
 
     def check(self, table: Table) -> None:
         """Check that a table has the columns of what it followed, and of every record.

@@ -2,8 +2,8 @@
 
 Types are checked strictly: a string is never taken for a number, nor 1.5 for an integer. Checks
 that say nothing of the type (`pattern`, `minimum`, ...) are not made. A value with a property that
-its schema does not name is a bad record, whatever `additionalProperties` says: a row would hold
-less than the record does.
+its schema does not name is a bad record, since a row would hold less than the record does, unless
+the topic's policy lets it be; where `additionalProperties` is false it is bad in any case.
 """
 
 import json
@@ -25,6 +25,7 @@ from pyiceberg.types import (
 )
 
 from penstock.kernels import shapes
+from penstock.pipeline.tables.columns import REST_COLUMN
 from penstock.pipeline.tables.formats import (
     DEPTH_MAX,
     AnyType,
@@ -36,6 +37,7 @@ from penstock.pipeline.tables.formats import (
     UnsupportedSchemaError,
 )
 from penstock.pipeline.tables.schema_text import SchemaText
+from penstock.pipeline.tables.settings import IGNORE, REST
 from penstock.pipeline.tables.shapes import Shape
 
 Convert = Callable[[Any], Any]
@@ -55,12 +57,19 @@ class _Reader(NamedTuple):
 class JsonDecoder:
     """One schema. `is_identity`: see `compile_schema`.
 
+    Args:
+        unknown: of properties that the schema does not name: IGNORE leaves them out; REST has the
+            value's properties that are such, or hold such at any depth, whole and as JSON in
+            REST_COLUMN; else they make a bad value.
+
     Raises:
         UnsupportedSchemaError: no JSON Schema, or with what no column can hold.
     """
 
-    def __init__(self, text: SchemaText, *, is_identity: bool = False) -> None:
+    def __init__(self, text: SchemaText, *, is_identity: bool = False, unknown: str = "") -> None:
         self._is_identity = is_identity
+        self._unknown = unknown
+        self._met_unknown = False
         try:
             schema = json.loads(text.text)
             self._documents = {name: json.loads(body) for name, body in text.references}
@@ -157,10 +166,11 @@ class JsonDecoder:
             if not isinstance(value, dict):
                 raise BadValueError(f"{_shown(at)} is not an object")
             unknown = value.keys() - converts.keys()
-            if unknown:
+            if unknown and not lets_be:
                 raise BadValueError(
                     f"{_shown(at)} has properties besides its schema's: {_few(unknown)}"
                 )
+            self._met_unknown = self._met_unknown or bool(unknown)
             record: dict[str, Any] = {}
             for name, (convert, must_be) in converts.items():
                 if name in value:
@@ -169,8 +179,35 @@ class JsonDecoder:
                     raise BadValueError(f"{_shown(f'{at}.{name}')} is missing")
             return record
 
+        lets_be = self._unknown in (IGNORE, REST) and further is not False
         shape = Shape(kind=shapes.STRUCT, children=tuple(children))
-        return _Reader(RecordType(fields=tuple(fields)), apply, shape)
+        kind = RecordType(fields=tuple(fields))
+        if at or self._unknown != REST:
+            return _Reader(kind, apply, shape)
+        return _Reader(kind, self._with_rest(apply, converts), shape)
+
+    def _with_rest(self, apply: Convert, converts: Mapping[str, tuple[Convert, bool]]) -> Convert:
+        """The root's conversion, with what the schema does not name as JSON."""
+
+        def with_rest(value: Any) -> Any:
+            self._met_unknown = False
+            record = apply(value)
+            if not self._met_unknown:
+                return record
+            rest = {}
+            for name, held in value.items():
+                self._met_unknown = name not in converts
+                if name in converts:
+                    converts[name][0](held)
+                if self._met_unknown:
+                    rest[name] = held
+            try:
+                text = json.dumps(rest, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+            except ValueError as error:
+                raise BadValueError(f"what its schema does not name: {error}") from error
+            return {**record, REST_COLUMN: text}
+
+        return with_rest
 
     def _nullable(self, schema: Any, root: Any, at: str, depth: int) -> _Reader:
         """Return the reader of a value that may be null where its schema says so."""

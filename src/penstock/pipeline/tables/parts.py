@@ -36,11 +36,13 @@ _UNFIT: Final = (pa.ArrowException, ValueError, TypeError, OverflowError)
 
 class PartPlan(msgspec.Struct, frozen=True):
     """The plan by which keys or values are read. `schemas`: by id; ids that the registry lacks are
-    `missing`; `is_identity`: see `compile_schema`."""
+    `missing`, as are those that the table can't follow; `is_identity`, `unknown`: see
+    `compile_schema`."""
 
     kind: str = RAW
     schemas: dict[int, SchemaText] = {}
     is_identity: bool = False
+    unknown: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +163,7 @@ class PartReader:
                 text,
                 framed=self._plan.kind == REGISTRY,
                 is_identity=self._plan.is_identity,
+                unknown=self._plan.unknown,
             )
         return decoder
 
@@ -213,7 +216,7 @@ class PartReader:
             self._unknown.add(schema_id)
             return None
         if text.is_missing:
-            raise BadValueError(f"the registry has no schema {schema_id}")
+            raise BadValueError(text.text or f"the registry has no schema {schema_id}")
         return self._decoder(schema_id, text).decode(payload)
 
     def _reason(self, text: str) -> str:

@@ -14,8 +14,9 @@ class SchemaText(msgspec.Struct, frozen=True):
     """A schema as the registry or a file has it; picklable.
 
     Args:
-        kind: AVRO, JSON or PROTOBUF; "" is a schema that the registry does not have.
-        text: the schema; of PROTOBUF a FileDescriptorProto, or a descriptor set, as base64.
+        kind: AVRO, JSON or PROTOBUF; "" is one by which no record can be read.
+        text: the schema; of kind "" why, or "": the registry does not have it; of PROTOBUF a
+            FileDescriptorProto, or a descriptor set, as base64.
         references: names and texts of what it refers to, those that are referred to first.
         message: of a descriptor set, the full name of the message; "": by the value's indexes.
     """
@@ -27,5 +28,6 @@ class SchemaText(msgspec.Struct, frozen=True):
 
     @property
     def is_missing(self) -> bool:
-        """Whether the registry has no such schema."""
+        """Whether no record can be read by it: the registry lacks it, or the table can't follow
+        it."""
         return not self.kind

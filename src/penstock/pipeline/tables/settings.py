@@ -19,6 +19,10 @@ FILE: Final = "file"
 TEXT: Final = "text"
 """In configs: the schema of TEXT_CONFIG, which is that of a file from then on."""
 TEXT_CONFIG: Final = "penstock.table.schema.text"
+STOP: Final = "stop"
+DEAD_LETTER: Final = "dead-letter"
+IGNORE: Final = "ignore"
+REST: Final = "rest"
 _SECRET_WORDS: Final = (
     "token",
     "credential",
@@ -81,6 +85,10 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True):
         value_schema: of schema = file.
         key_kind: what keys are: raw, registry, file; only raw where values are.
         key_schema: of key_kind = file.
+        incompatible: stop or dead-letter: what becomes of records of a schema that the table can't
+            follow.
+        unknown: dead-letter, ignore or rest: what becomes of a JSON value's properties that its
+            schema does not name.
         registry: URL of the schema registry; used where values or keys have a schema of it, which
             this alone does not say.
         partition: transforms, only for a new table; `buckets` goes before it with upsert.
@@ -104,6 +112,8 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True):
     value_schema: SchemaText | None = None
     key_kind: str = ""
     key_schema: SchemaText | None = None
+    incompatible: str = ""
+    unknown: str = ""
     registry: str = ""
     partition: str = ""
     buckets: int = 16
@@ -140,8 +150,17 @@ _CONFIGS: Final = {
     "penstock.table.partition": "partition",
     "penstock.table.dlq": "dead_letters",
     "penstock.table.begin": "begin",
+    "penstock.table.schema.incompatible": "incompatible",
+    "penstock.table.schema.unknown": "unknown",
 }
-_DEFAULTS: Final = {"mode": APPEND, "schema": RAW, "key_kind": RAW, "partition": "day(timestamp)"}
+_DEFAULTS: Final = {
+    "mode": APPEND,
+    "schema": RAW,
+    "key_kind": RAW,
+    "partition": "day(timestamp)",
+    "incompatible": STOP,
+    "unknown": DEAD_LETTER,
+}
 
 
 def _is_secret(name: str) -> bool:
@@ -154,6 +173,17 @@ def _holds_secret(value: str) -> bool:
     return bool(_PASSWORD_IN_URL.match(value)) or any(
         _is_secret(name) for name in _NAMED_IN_VALUE.findall(plain)
     )
+
+
+def with_policies(settings: TableSettings, configs: Mapping[str, str]) -> TableSettings:
+    """Return settings with what a topic's configs say of values that don't fit their schemas."""
+    fields = ("incompatible", "unknown")
+    said = {
+        field: configs.get(name) or _DEFAULTS[field]
+        for name, field in _CONFIGS.items()
+        if field in fields
+    }
+    return msgspec.structs.replace(settings, **said)
 
 
 def schema_text_of(configs: Mapping[str, str]) -> SchemaText | None:

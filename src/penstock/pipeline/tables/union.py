@@ -43,6 +43,7 @@ from penstock.pipeline.tables.settings import (
     CatalogSettings,
     TableSettings,
     schema_text_of,
+    with_policies,
 )
 from penstock.pipeline.tables.union_plan import UnionPlan, cleaned_since, lost_error, plan_union
 from penstock.pipeline.tables.upsert import check_buckets
@@ -204,16 +205,14 @@ def load_union(
 
 def settings_of(table: Table, topic: TopicState, settings: UnionSettings) -> TableSettings:
     """Settings by which a reader decodes the log as the table's own job does."""
-    return settings_by(
-        table,
-        TableSettings(
-            topic=topic.name,
-            catalog=settings.catalog,
-            mode=table.properties.get(MODE_PROPERTY, APPEND),
-            registry=settings.registry,
-            value_schema=schema_text_of(topic.configs),
-        ),
+    plain = TableSettings(
+        topic=topic.name,
+        catalog=settings.catalog,
+        mode=table.properties.get(MODE_PROPERTY, APPEND),
+        registry=settings.registry,
+        value_schema=schema_text_of(topic.configs),
     )
+    return settings_by(table, with_policies(plain, topic.configs))
 
 
 def of_one_snapshot(table: Table) -> TableMetadata:
