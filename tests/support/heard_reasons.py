@@ -34,6 +34,7 @@ REASONS: Final = {
     "app/http/connection.py RequestSlots.__call__: ClientDisconnect": "the client is gone",
     "app/host/leftover_wals.py has_had_workers: PenstockError": "the opening that follows raises it",
     "app/api/routes.py _answer: ClientDisconnect": TOLD,
+    "cli/commands/status.py wait_until_ready: RetryableError": "asked again until the time is over",
     "app/http/callers.py Callers.identify: AuthenticationFailedError": "a server that asks nothing",
     "app/http/guard.py Guard.__call__: Exception": "the error of its own that ends an answer",
     "pipeline/objects.py ObjectAccess._read: DeniedError": AGAIN,

@@ -18,7 +18,7 @@ from penstock.app import status
 from penstock.app.api.status import INTERVAL_S as PIPELINE_INTERVAL_S
 from penstock.app.api.status import PipelineStatus
 from penstock.app.backlog import INTERVAL_S, Backlog
-from penstock.app.banner import Introduction
+from penstock.app.banner import Introduction, ListenerShown
 from penstock.app.embedded_parts import open_embedded
 from penstock.app.host.leftover_wals import has_had_workers
 from penstock.app.host.workers import JOURNAL_WRITER
@@ -308,6 +308,14 @@ class Server:
             data=str(self.parts.layout.root),
             cluster_id=broker.cluster_id,
             node_id=broker.node_id,
+            listeners=tuple(
+                ListenerShown(
+                    each.name,
+                    str(each.protocol),
+                    Address(each.advertised_host, each.advertised_port),
+                )
+                for each in self.listeners
+            ),
         )
 
     def not_ready(self) -> str:

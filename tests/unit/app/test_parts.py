@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from penstock.app.banner import Introduction, banner
+from penstock.app.banner import Introduction, ListenerShown, banner
 from penstock.app.instruments import KafkaInstruments
 from penstock.app.limits import group_settings, kafka_settings, log_limits
 from penstock.config.about import MIB
@@ -29,6 +29,27 @@ def test_the_banner_shows_commands_that_reach_this_server(port: int, shown: bool
     assert ("--server 127.0.0.1:19092" in text) == shown
     assert "penstock topic create greetings" in text
     assert all(len(line) < 100 for line in text.splitlines())
+
+
+def test_the_banner_names_every_listener() -> None:
+    server = Introduction(
+        pid=1,
+        advertised=Address("log.example", 9093),
+        http=None,
+        data="/d",
+        cluster_id="c",
+        node_id=1,
+        listeners=(
+            ListenerShown("CLIENTS", "SASL_SSL", Address("log.example", 9093)),
+            ListenerShown("OPERATORS", "PLAINTEXT", Address("127.0.0.1", 9094)),
+        ),
+    )
+    text = banner(server, command="penstock")
+    assert (
+        "Kafka clients  log.example:9093 (CLIENTS, SASL_SSL), 127.0.0.1:9094 (OPERATORS, PLAINTEXT)"
+        in text
+    )
+    assert "topic create greetings --partitions 3 --server 127.0.0.1:9094\n" in text
 
 
 def test_every_event_and_stage_of_the_kafka_face_has_a_metric() -> None:

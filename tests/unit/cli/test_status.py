@@ -1,48 +1,32 @@
-"""`penstock status` prints a line for each value, and JSON as the server sent it."""
+"""`penstock status` against an HTTP port."""
 
-import json
-from typing import Any
+from __future__ import annotations
+
+from http.server import BaseHTTPRequestHandler
 
 from click.testing import CliRunner
 
 from penstock.cli.main import root
+from penstock.model.errors import RetryableError
 from support.http_stub import Agent
 
-STATUS: dict[str, Any] = {
-    "version": "1",
-    "listeners": [{"name": "A", "advertised": "h:1"}, {"name": "B", "advertised": "h:2"}],
-    "clock": {"in_doubt": "", "off_ms": 0},
-    "fsync": True,
-    "upload_error": None,
-    "ranges": [],
-    "more": {"nested": {"is": False}},
-}
 
+def test_a_script_waits_until_the_server_is_ready() -> None:
+    def answer(number: int, handler: BaseHTTPRequestHandler, _: bytes) -> tuple[int, bytes]:
+        if number < 3:
+            return 503, b'{"error": "not yet"}'
+        return 200, b"ready" if handler.path == "/readyz" else b'{"version": "1"}'
 
-def run(*arguments: str) -> str:
-    agent = Agent(lambda _number, _request, _body: (200, json.dumps(STATUS).encode()))
+    server = Agent(answer)
     try:
-        found = CliRunner().invoke(root, ["status", *arguments, "--http", agent.url])
+        result = CliRunner().invoke(root, ["status", "--http", server.url, "--wait", "600"])
     finally:
-        agent.close()
-    assert found.exit_code == 0, found.output
-    return found.output
+        server.close()
+    assert result.output == "version  1\n"
+    assert [path for _, path, *_ in server.asked] == ["/readyz"] * 3 + ["/v1/status"]
 
 
-def test_each_value_has_a_line_and_each_item_of_a_list_its_own() -> None:
-    lines = [line.split(maxsplit=1) for line in run().splitlines()]
-    assert lines == [
-        ["version", "1"],
-        ["listeners", "name A, advertised h:1"],
-        ["listeners", "name B, advertised h:2"],
-        ["clock.in_doubt", "-"],
-        ["clock.off_ms", "0"],
-        ["fsync", "yes"],
-        ["upload_error", "-"],
-        ["ranges", "-"],
-        ["more.nested.is", "no"],
-    ]
-
-
-def test_json_is_what_the_server_sent() -> None:
-    assert json.loads(run("--json")) == STATUS
+def test_a_script_does_not_wait_for_ever() -> None:
+    result = CliRunner().invoke(root, ["status", "--http", "127.0.0.1:1", "--wait", "0.1"])
+    assert isinstance(result.exception, RetryableError)
+    assert "Connection refused" in str(result.exception)
