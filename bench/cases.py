@@ -30,8 +30,15 @@ BOTH = ("kafka", "penstock")
 
 CASES = (
     Case("start", "start", BOTH),
-    Case("produce-1k", "load", BOTH, ("produce",)),
-    Case("produce-100b", "load", BOTH, ("produce", "--value-bytes", "100", "--records", "3000000")),
+    # An idempotent producer has five requests in flight, one that isn't as many as it likes.
+    Case("produce-1k", "load", BOTH, ("produce", "--no-idempotent")),
+    Case("produce-1k-idempotent", "load", BOTH, ("produce", "--idempotent")),
+    Case(
+        "produce-100b-idempotent",
+        "load",
+        BOTH,
+        ("produce", "--idempotent", "--value-bytes", "100", "--records", "3000000"),
+    ),
     Case("consume-warm", "consume", BOTH),
     Case("consume-cold", "consume-cold", BOTH),
     Case("fan", "load", BOTH, ("fan", "--seconds", "15", "--warmup", "2")),

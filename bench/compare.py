@@ -259,6 +259,7 @@ def report(results: Row) -> str:
     shown = (
         *("mb_s", "mb_cpu_s", "records_s", "rec_cpu_s", "ack_p50_ms", "ack_p99_ms", "e2e_p50_ms"),
         *("e2e_p99_ms", "p50_ms", "p99_ms", "ready_s", "rss_mb", "rss_peak_mb", "drain_s"),
+        *("charged_cpu_s", "client_cpu_s"),
         *("idle_cpu_percent", "metadata_p50_ms", "create_s", "mb_cpu_s_to_all"),
         *(
             f"{name}_{what}"

@@ -37,10 +37,19 @@ def _pair(case: str, key: str, ours: str = "penstock") -> tuple[str, str]:
 
 
 TARGETS = (
-    _at_least("produce 1 KiB, MB/s", *_pair("produce-1k", "mb_s")),
-    _at_least("produce 1 KiB, MB per CPU s", *_pair("produce-1k", "mb_cpu_s"), 1.5),
-    _at_least("produce 100 B, MB/s", *_pair("produce-100b", "mb_s")),
-    _at_least("produce 100 B, MB per CPU s", *_pair("produce-100b", "mb_cpu_s"), 1.5),
+    _at_least("produce 1 KiB, not idempotent, MB/s", *_pair("produce-1k", "mb_s")),
+    _at_least("produce 1 KiB, idempotent, MB/s", *_pair("produce-1k-idempotent", "mb_s"), 1.2),
+    _at_least(
+        "produce 1 KiB, idempotent, MB per CPU s",
+        *_pair("produce-1k-idempotent", "mb_cpu_s"),
+        1.5,
+    ),
+    _at_least("produce 100 B, idempotent, MB/s", *_pair("produce-100b-idempotent", "mb_s"), 1.5),
+    _at_least(
+        "produce 100 B, idempotent, MB per CPU s",
+        *_pair("produce-100b-idempotent", "mb_cpu_s"),
+        2.0,
+    ),
     _at_least("consume warm, MB/s", *_pair("consume-warm", "mb_s")),
     _at_least("consume warm, MB per CPU s", *_pair("consume-warm", "mb_cpu_s")),
     _at_least("consume cold, MB/s", *_pair("consume-cold", "mb_s")),
@@ -61,7 +70,7 @@ TARGETS = (
     _at_most("no fsync: end to end p99 ms", *_pair("latency", "e2e_p99_ms", "penstock-nofsync")),
     _at_most("ready, s", "penstock.start.ready_s", None, 0.7),
     _at_most("resident when idle, MB", "penstock.start.rss_mb", None, 120),
-    _at_most("resident at load, MB", "penstock.produce-1k.rss_peak_mb", None, 400),
+    _at_most("resident at load, MB", "penstock.produce-1k-idempotent.rss_peak_mb", None, 400),
     _at_most("500 consumers, record arrives p99 ms", *_pair("fanout", "p99_ms")),
     _at_most("5,000 partitions, idle CPU %", "penstock.partitions.idle_cpu_percent", None, 2),
     _at_most("5,000 partitions, metadata ms", "penstock.partitions.metadata_p50_ms", None, 100),
