@@ -208,7 +208,7 @@ async def open_cluster_agent(settings: ServerSettings, environment: Environment)
         journal = await until_answered(open_journal)
         make_folder(layout.root)
         calls = PeerClient(
-            ClusterSecret(settings.cluster_secret),
+            environment.secret or ClusterSecret(settings.cluster_secret),
             PeerTimeouts(silence_s=settings.peer_timeout_ms / 1000),
         )
         closing.callback(calls.close)

@@ -34,6 +34,7 @@ from penstock.app.http.peer_routes import PeerSources, SecretCheck, peer_routes
 from penstock.app.http.progress_lines import CONTENT_TYPE as CONTENT_TYPE_LINES
 from penstock.app.http.progress_lines import progress_lines
 from penstock.app.http.repair_api import RepairSources, repair_routes
+from penstock.app.http.targets import Targets
 from penstock.observability.exposition import CONTENT_TYPE, Exposition
 from penstock.observability.metrics import Metrics
 from penstock.peers.secret import ClusterSecret
@@ -58,7 +59,8 @@ class HttpSources:
     ""; `back_up` copies everything to a path or URL, reports its progress, and returns the
     manifest; `callers` says who calls; `topics` returns the names of all topics; `hosts` says
     whether a request may name a host (None: any);
-    `agents`, `pipeline`, `repair` and `keys` answer the calls of these names.
+    `agents`, `pipeline`, `repair` and `keys` answer the calls of these names; `targets` says where
+    backups may go.
     """
 
     metrics: Metrics
@@ -72,6 +74,7 @@ class HttpSources:
     pipeline: PipelineSources | None = None
     repair: RepairSources | None = None
     keys: KeySources | None = None
+    targets: Targets | None = None
 
     def need_backup(self, caller: Caller) -> None:
         """Raises: DeniedError: a caller may not copy everything that there is. That it may ALTER
@@ -112,6 +115,8 @@ def application(sources: HttpSources, gate: HttpGate) -> ASGIApp:
         if not _is_json(request):
             return json_response({"error": "send application/json"}, 403)
         wanted = msgspec.json.decode(await read_body(request), type=BackupRequest)
+        if sources.targets is not None:
+            await asyncio.to_thread(sources.targets.check, "back up", wanted.to)
         if CONTENT_TYPE_LINES in request.headers.get("accept", ""):
             lines = progress_lines(partial(sources.back_up, wanted.to), result="manifest")
             return StreamingResponse(lines, media_type=CONTENT_TYPE_LINES)

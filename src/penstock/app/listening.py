@@ -115,6 +115,10 @@ class Listening:
             self._check_token = self._open_tokens(clock)
         return self._check_token
 
+    def add_look(self, look: Callable[[], None]) -> None:
+        """Have one more file looked at, by a call in a thread."""
+        self._looks.append(look)
+
     def jobs(self, pool: Executor) -> Sequence[Job]:
         """Return the work that follows the files; none where there are none.
 

@@ -19,6 +19,7 @@ from penstock.kafka.net.server import KafkaServer
 from penstock.log import Log
 from penstock.log.layout import DataLayout
 from penstock.observability.metrics import Metrics
+from penstock.peers.secret import ClusterSecret
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
 from penstock.security.listener import Listener
@@ -48,6 +49,8 @@ class Environment(NamedTuple):
     """Other agents call this agent at this address; None: this agent has no HTTP port."""
     listeners: Sequence[Listener] = ()
     """The listeners of Kafka clients; the first one has the address above. Empty: that alone."""
+    secret: ClusterSecret | None = None
+    """The secret of the cluster's agents."""
     http: Address | None = None
     """Tools reach the HTTP port at this address; None: at the same address as agents."""
 

@@ -7,10 +7,12 @@ WAL to segments as far as the time allows; then everything is closed and the loc
 """
 
 import asyncio
+import dataclasses
 import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.agent.jobs import Job, Jobs
@@ -26,6 +28,7 @@ from penstock.app.http.counts import HttpCounts
 from penstock.app.limits import http_limits
 from penstock.app.listening import Listening, as_listener
 from penstock.app.parts import Environment, Parts
+from penstock.app.secret_file import SecretFile, cluster_secret
 from penstock.config.addresses import Address, parse_address
 from penstock.config.checks import is_cluster, warnings
 from penstock.config.listeners import listeners
@@ -124,6 +127,10 @@ class Server:
         """The listeners of Kafka clients, once they are bound."""
         self._passwords = PasswordChecks()
         self._check_token: CheckToken | None = None
+        self._secret_file = (
+            SecretFile(Path(settings.cluster_secret_file)) if settings.cluster_secret_file else None
+        )
+        self._secret = cluster_secret(self._secret_file, settings.cluster_secret)
         self._own_secret: ClusterSecret | None = None
         """Known to this process alone, which calls its own HTTP port by it."""
         self.http_address = parse_address(settings.http, setting="http") if settings.http else None
@@ -204,6 +211,8 @@ class Server:
             )
             look = Job(name="clock", interval_s=_LOOK_S, run=self._look_at_clock)
             self._check_token = listening.token_check(self._clock)
+            if self._secret_file is not None:
+                listening.add_look(self._secret_file.look)
             jobs = [*parts.jobs(), *listening.jobs(parts.pool), count, ask, look]
             self._jobs = Jobs(jobs, on_fatal=self._on_fatal)
             self._jobs.start()
@@ -333,6 +342,7 @@ class Server:
             on_fatal=self._on_fatal,
             advertised=advertised,
             listeners=self.listeners,
+            secret=self._secret,
             peer=_reached(self.peer_address or self.http_address, advertised),
             http=_reached(self.http_address, advertised) if self.peer_address else None,
         )
@@ -368,10 +378,14 @@ class Server:
         await asyncio.get_running_loop().run_in_executor(parts.pool, _import_http)
         from penstock.app import http_port as http
         from penstock.app.http.gate import HttpGate
-        from penstock.peers.secret import ClusterSecret
+        from penstock.app.http.targets import Targets
 
-        secret = (
-            ClusterSecret(self.settings.cluster_secret) if self.settings.cluster_secret else None
+        secret = self._secret
+        asks = parts.broker.authority is not None
+        targets = Targets(
+            self.settings.backup_targets,
+            takes_any=not asks,
+            instance_credentials=self.settings.backup_instance_credentials,
         )
         sources = http.HttpSources(
             metrics=parts.metrics,
@@ -384,7 +398,8 @@ class Server:
             keys=self._key_sources(parts),
             agents=parts.agent_sources(),
             pipeline=parts.pipeline_sources(),
-            repair=parts.repair_sources(),
+            repair=dataclasses.replace(parts.repair_sources(), targets=targets),
+            targets=targets,
         )
         names = ("http", "peer")[: len(listeners)]
         counts = HttpCounts(parts.metrics, names)
@@ -404,8 +419,8 @@ class Server:
         from penstock.peers.secret import ClusterSecret
 
         authority = parts.broker.authority
-        if authority is not None and secret is None:
-            # Its own compaction must be known among callers that rules are asked about.
+        if authority is not None or secret is not None:
+            # Its own compaction must be known among callers that are asked who they are.
             self._own_secret = ClusterSecret(self._random.token_bytes(32).hex())
         return Callers(
             secret=secret,
@@ -444,7 +459,6 @@ class Server:
         # These modules load in a thread, too.
         await asyncio.get_running_loop().run_in_executor(parts.pool, _import_compaction)
         from penstock.app.self_compaction import SelfCompaction
-        from penstock.peers.secret import ClusterSecret
 
         settings, failures = self.settings, self._background
         loop = asyncio.get_running_loop()
@@ -454,9 +468,7 @@ class Server:
 
         self._compaction = SelfCompaction(
             url=f"http://{http.from_here}",
-            secret=ClusterSecret(settings.cluster_secret)
-            if settings.cluster_secret
-            else self._own_secret,
+            secret=self._own_secret,
             interval_s=settings.compaction_interval_ms / 1000,
             metrics=parts.metrics,
             failed=failed,

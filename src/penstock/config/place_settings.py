@@ -106,10 +106,17 @@ class PlaceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         of_cluster(
             "What agents show one another, and what calls to the HTTP API must carry as "
             "`Authorization: Bearer ...`. Needed in a cluster; 16 characters at least. Give it by "
-            "the environment, by a file that holds it alone and that "
-            "`PENSTOCK_CLUSTER_SECRET_FILE` names, or in a settings file that only the server "
+            "the environment, by `cluster_secret_file`, or in a settings file that only the server "
             "reads.",
             secret=True,
+        ),
+    ] = ""
+    cluster_secret_file: Annotated[
+        str,
+        of_cluster(
+            "File that holds `cluster_secret` alone; it goes before that setting. It is looked at "
+            "every second. While the secret is being changed it has two lines: the first is sent, "
+            "both are taken (docs/security.md)."
         ),
     ] = ""
     labels: Annotated[

@@ -375,6 +375,21 @@ class ServerSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown
             kafka="allow.everyone.if.no.acl.found",
         ),
     ] = False
+    backup_targets: Annotated[
+        str,
+        of_permissions(
+            "Paths and URLs, separated by commas: `penstock backup` may copy to them and below, "
+            "and `penstock repair` may look for copies there. Empty: with an authorizer nowhere, "
+            "else anywhere."
+        ),
+    ] = ""
+    backup_instance_credentials: Annotated[
+        bool,
+        of_permissions(
+            "Whether a place of `backup_targets` may be reached by the credentials of the server's "
+            "cloud instance or pod, where the environment has none."
+        ),
+    ] = False
     authorizer_stale_max_ms: Annotated[
         int,
         of_permissions(

@@ -21,9 +21,6 @@ from penstock.model.errors import InvalidRequestError, NotFoundError
 
 CONFIG_VARIABLE: Final = "PENSTOCK_CONFIG"
 """Names the TOML file where no --config is given."""
-SECRET_FILE_VARIABLE: Final = "PENSTOCK_CLUSTER_SECRET_FILE"  # noqa: S105 - its name
-"""Names a file that holds `cluster_secret` alone: it goes before the secret's own variable, as it
-does in jobs."""
 OTHERS_VARIABLES: Final = frozenset(
     {
         "PENSTOCK_API_KEY",
@@ -38,6 +35,7 @@ OTHERS_VARIABLES: Final = frozenset(
 )
 """Read by commands that talk to a server, and by jobs; a server ignores them."""
 _SECRET: Final = "cluster_secret"  # noqa: S105 - a setting's name
+_SECRET_FILE: Final = "cluster_secret_file"  # noqa: S105 - a setting's name
 LIKENESS_MIN: Final = 0.6
 PIPELINE_SECTION: Final = "pipeline"
 """Section of a TOML file for `penstock pipeline`, whose variables have its prefix."""
@@ -80,10 +78,12 @@ def load_settings(
             values[name] = _parse(name, value, f"file {file}")
     for name, value in _from_environment(environment).items():
         values[name] = _parse(name, value, f"environment variable {_variable(name)}")
-    if secret_file := environment.get(SECRET_FILE_VARIABLE):
-        values[_SECRET] = _read_secret(Path(secret_file))
     for name, value in command_line.items():
         values[name] = _parse(name, value, f"option {setting_fields()[name].option}")
+    if _SECRET in command_line:
+        values.pop(_SECRET_FILE, None)
+    elif secret_file := values.get(_SECRET_FILE):
+        values[_SECRET] = _read_secret(Path(str(secret_file)))
     settings = msgspec.convert(values, ServerSettings)
     check(settings)
     return settings
@@ -140,7 +140,8 @@ def _read_secret(file: Path) -> str:
         raise InvalidRequestError("read secret", str(file), detail) from error
     if not secret:
         raise InvalidRequestError("read secret", str(file), "it is empty")
-    return secret
+    # Two while the secret is being changed: the server itself reads both.
+    return secret.splitlines()[0].strip()
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -149,7 +150,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     for variable in sorted(environment):
         if not variable.startswith(ENVIRONMENT_PREFIX):
             continue
-        if variable in (CONFIG_VARIABLE, SECRET_FILE_VARIABLE) or variable in OTHERS_VARIABLES:
+        if variable == CONFIG_VARIABLE or variable in OTHERS_VARIABLES:
             continue
         if variable.startswith(_RESERVED_PREFIXES):
             continue

@@ -50,7 +50,8 @@ def find_secret(path: str = "") -> ClusterSecret | None:
         raise InvalidRequestError(
             "read secret", path, error.strerror or "it can't be read"
         ) from error
-    return ClusterSecret(raw.decode("latin-1"))
+    # A second line is a secret that servers take, too, while it is being changed.
+    return ClusterSecret((raw.decode("latin-1").strip().splitlines() or [""])[0])
 
 
 def only_secret(secret: ClusterSecret) -> dict[str, str]:

@@ -53,6 +53,7 @@ class Cause(enum.StrEnum):
     JOURNAL_HINTS = "listen for hints of the journal"
     LOAD_CERTIFICATE = "load a certificate"
     LOAD_JWKS = "load keys of tokens"
+    LOAD_SECRET = "load the cluster's secret"  # noqa: S105 - what was being done
     LOOK_UP_OBJECT = "look up an object"
     MEMBERSHIP = "beat, fence or raise the feature level"
     NOTED_RANGES = "read noted ranges"

@@ -1,5 +1,6 @@
 """`penstock repair` finds and mends damage by these HTTP calls."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -13,6 +14,7 @@ from starlette.routing import BaseRoute, Route
 from penstock.app.http.agents_api import answered, json_response
 from penstock.app.http.connection import read_body
 from penstock.app.http.progress_lines import CONTENT_TYPE, progress_lines
+from penstock.app.http.targets import Targets
 from penstock.log.damage.care import DamageCare
 from penstock.log.damage.noted_ranges import NotedRanges
 from penstock.log.damage.rebuilt_records import REBUILT_BYTES_MAX, RebuiltRecords
@@ -33,6 +35,8 @@ class RepairSources:
     topic_id_of: Callable[[PartitionKey], bytes | None] = lambda _: None
     partition_name: Callable[[PartitionKey], str] = str
     histories: HistoryRepair | None = None
+    targets: Targets | None = None
+    """Says where copies may be looked for; None: anywhere."""
     without_secret: bool = False
     """Whether calls need no secret. Servers of one host need none, since clients that reach their
     ports may make a backup as well."""
@@ -101,6 +105,8 @@ def _damage_routes(sources: RepairSources) -> Sequence[BaseRoute]:
         wanted = msgspec.json.decode(
             await read_body(request, PLACES_BODY_BYTES_MAX), type=DamageRequest
         )
+        if wanted.source and sources.targets is not None:
+            await asyncio.to_thread(sources.targets.check, "find copies", wanted.source)
         work: dict[str, Callable[[Sequence[Place] | None], Awaitable[list[DamagedRun]]]] = {
             "look": repair.look,
             "find": partial(repair.find, source=wanted.source),

@@ -28,6 +28,7 @@ from support.api_server import (
     serve_in_thread,
     write_request,
 )
+from support.waiting import eventually as until
 
 SECRET = "the-secret-of-the-cluster"
 
@@ -54,8 +55,14 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     for name in ("PENSTOCK_API_KEY", "PENSTOCK_API_KEY_FILE", "PENSTOCK_CLUSTER_SECRET_FILE"):
         monkeypatch.delenv(name, raising=False)
     data = tmp_path_factory.mktemp("secured") / "data"
+    secret_file = data.parent / "secret"
+    secret_file.write_text(SECRET)
     with serve_in_thread(
-        data, segment_age_ms=3_600_000, authorizer="acl", cluster_secret=SECRET
+        data,
+        segment_age_ms=3_600_000,
+        authorizer="acl",
+        cluster_secret_file=str(secret_file),
+        backup_targets=str(data.parent / "copies"),
     ) as api:
         for name in ("hidden", "open"):
             api.create(name)
@@ -380,3 +387,30 @@ def test_a_backup_needs_an_administrator_who_may_read_everything(
         assert (status, answer["kind"]) == (403, "denied")
         assert "hidden" in answer["error"]
     assert not (tmp_path / "copy").exists()
+
+
+def test_a_backup_goes_where_the_settings_allow_it_alone(secured: ApiServer) -> None:
+    headers = {"content-type": "application/json"}
+    folder = Path(secured.server.settings.data).parent
+    for place, expected in ((folder / "elsewhere", 403), (folder / "copies" / "one", 200)):
+        body = json.dumps({"to": str(place)}).encode()
+        assert call(secured, "POST", "/v1/backup", SECRET, body, **headers)[0] == expected
+        assert place.exists() == (expected == 200)
+    body = json.dumps({"action": "find", "source": "http://169.254.169.254/"}).encode()
+    assert call(secured, "POST", "/v1/repair/damage", SECRET, body, **headers)[0] == 403
+
+
+def test_the_secret_changes_without_a_stop(secured: ApiServer) -> None:
+    file = Path(secured.server.settings.cluster_secret_file)
+    new = "the-next-secret-of-the-cluster"
+
+    def wait_for(secret: str, expected: int) -> None:
+        until(lambda: call(secured, "GET", "/v1/status", secret)[0] == expected)
+
+    file.write_text(f"{SECRET}\n{new}\n")
+    wait_for(new, 200)
+    assert call(secured, "GET", "/v1/status", SECRET)[0] == 200
+    file.write_text(new)
+    wait_for(SECRET, 401)
+    file.write_text(SECRET)
+    wait_for(SECRET, 200)
