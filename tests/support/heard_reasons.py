@@ -125,6 +125,7 @@ REASONS: Final = {
     "pipeline/spark_engine.py _picklable: Exception": "its text goes on instead",
     "pipeline/spark_slots.py slots_of: suppress ValueError": PLATFORM,
     "pipeline/table_watch.py TableWatch.look: InvalidRequestError": "its job fails, and says why",
+    "pipeline/tables/letters.py _place: (KeyError, ValueError)": "a row of the summary says how many",
     "pipeline/tables/followed.py PartSchemas.follow_file: (IncompatibleSchemaError, UnsupportedSchemaError)": "the letters of values that don't fit say it",
     "pipeline/tables/begin.py _instant_ms: ValueError": ANSWER,
     "pipeline/tables/catalog.py create_table: NamespaceAlreadyExistsError": LOST_RACE,

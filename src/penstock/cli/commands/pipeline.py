@@ -12,6 +12,9 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "plan": Lazy("pipeline_plan", "Show what compaction and tables would do now, and why."),
     "compact": Lazy("pipeline_compact", "Join short runs, and clean compacted topics by key."),
     "table": Lazy("pipeline_table", "Bring a topic's Iceberg table up to date."),
+    "replay-dead-letters": Lazy(
+        "pipeline_replay", "Add dead letters to a topic's table that can be rows by now."
+    ),
     "export": Lazy("pipeline_export", "Write topics as Parquet files."),
     "import": Lazy("pipeline_import", "Write an export into a topic, once."),
 }

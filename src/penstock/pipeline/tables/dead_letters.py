@@ -27,6 +27,7 @@ from penstock.pipeline.client import PipelineClient, RefusedError
 from penstock.pipeline.lease import JobLease
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.tables.files import TableFiles
+from penstock.pipeline.tables.letters import LEFT_OUT, Headers, letter_headers
 from penstock.pipeline.tables.rows import BAD_SCHEMA
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
@@ -38,10 +39,6 @@ DEAD_LETTERS_PROPERTY: Final = "penstock.dead-letters"
 FOLDER: Final = "penstock-dead-letters"
 """In a table's location."""
 _RECORDS_PER_BATCH: Final = 1000
-_OWN_HEADERS: Final = 4
-_LEFT_OUT: Final = "penstock.left-out"
-"""Header of a letter without what its record held: that was so many bytes, more than its topic
-takes. It is in the log at its offset."""
 _STALE: Final = "stale_write"
 
 
@@ -128,6 +125,7 @@ class DeadLetterTopic:
 
     Args:
         source: name of the topic that the records are of.
+        source_id: its id.
         name: of the dead-letter topic.
         writer_id: of this table alone.
     """
@@ -138,6 +136,7 @@ class DeadLetterTopic:
         files: TableFiles,
         *,
         source: str,
+        source_id: str,
         name: str,
         writer_id: str,
         clock: Clock,
@@ -146,6 +145,7 @@ class DeadLetterTopic:
         self._client = client
         self._files = files
         self._source = source
+        self._source_id = source_id
         self._name = name
         self._writer_id = writer_id
         self._clock = clock
@@ -245,20 +245,17 @@ class DeadLetterTopic:
         )
 
     def _encode(self, rows: pa.Table, size_max: int) -> list[EncodedBatch]:
-        headers = [
-            [
-                *((header["key"], header["value"]) for header in row["headers"]),
-                ("penstock.reason", row["reason"].encode()),
-                ("penstock.topic", self._source.encode()),
-                ("penstock.partition", str(row["partition"]).encode()),
-                ("penstock.offset", str(row["offset"]).encode()),
-            ]
-            for row in rows.select(["headers", "reason", "partition", "offset"]).to_pylist()
-        ]
-        kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-        header_column = pa.array(
-            [[{"key": key, "value": value} for key, value in row] for row in headers], kind
+        places = rows.select(["headers", "reason", "partition", "offset"]).append_column(
+            "timestamp", rows.column("timestamp").cast(pa.int64())
         )
+        own: list[Headers] = []
+        headers: list[Headers] = []
+        for row in places.to_pylist():
+            own.append(letter_headers(row, topic=self._source, topic_id=self._source_id))
+            headers.append(
+                [*((header["key"], header["value"]) for header in row["headers"]), *own[-1]]
+            )
+        header_column = _header_column(headers)
         # Times of their arrival here: a record that is bad for its timestamp would be refused or
         # expire at once with it.
         times = np.full(rows.num_rows, self._clock.now_ms(), np.int64)
@@ -269,16 +266,20 @@ class DeadLetterTopic:
             # One is larger than its topic takes: of such ones their headers say where they are.
             sizes = Rows.of(keys, values, times, header_column).sizes
             fits = pa.array(sizes <= size_max)
-            kept = [
-                row if size <= size_max else [*row[-_OWN_HEADERS:], (_LEFT_OUT, b"%d bytes" % size)]
-                for row, size in zip(headers, sizes.tolist(), strict=True)
-            ]
-            header_column = pa.array(
-                [[{"key": key, "value": value} for key, value in row] for row in kept], kind
+            header_column = _header_column(
+                [
+                    row if size <= size_max else [*place, (LEFT_OUT, b"%d bytes" % size)]
+                    for row, place, size in zip(headers, own, sizes.tolist(), strict=True)
+                ]
             )
             none = pa.scalar(None, pa.binary())
             keys, values = pc.if_else(fits, keys, none), pc.if_else(fits, values, none)
             return _encoded(keys, values, times, header_column, size_max)
+
+
+def _header_column(rows: Sequence[Headers]) -> pa.Array:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    return pa.array([[{"key": key, "value": value} for key, value in row] for row in rows], kind)
 
 
 def _encoded(

@@ -230,6 +230,7 @@ class TableJob:
             self._client,
             files,
             source=self._topic.name,
+            source_id=self._topic.topic_id,
             name=self._settings.dead_letters,
             writer_id=(
                 f"{TABLE_WRITER_PREFIX}{self._settings.full_name}:dlq:"

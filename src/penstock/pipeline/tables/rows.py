@@ -1,5 +1,6 @@
 """Records as rows: the columns that every record has, and what of them can't be a row. Pure."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,6 +28,8 @@ _TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
 """The years 1 to 9999: statistics and partitions of files are made by Python's calendar, which ends
 there, and many engines' does. A producer that takes microseconds for milliseconds is beyond."""
 _NO_TIMESTAMP: Final = -1
+_BEYOND: Final = "its timestamp is beyond the years 1 to 9999"
+_OF_A_BATCH: Final = re.compile(r"offsets \d+ to \d+, of a batch from \d+ ")
 _COLUMNS: Final = ("key", "value", "offset", "timestamp", "headers")
 
 RECORD_SCHEMA: Final = pa.schema(
@@ -70,6 +73,12 @@ def decode_records(body: Buffer, *, partition: int, start: int, end: int) -> Ite
         for number in np.flatnonzero(rows[:, BASE_OFFSET] + rows[:, LAST_DELTA] >= start):
             batch = BatchIndex(index.data, index.view, rows[number : number + 1])
             yield from _decode_batch(batch, partition, start, end)
+
+
+def is_one_record(reason: str) -> bool:
+    """Whether a bad record of this reason is one record, with its own time, and not a whole batch
+    or one whose time no column holds."""
+    return reason != _BEYOND and _OF_A_BATCH.match(reason) is None
 
 
 def _decode_batch(batch: BatchIndex, partition: int, start: int, end: int) -> Iterator[Records]:
@@ -134,7 +143,7 @@ def _records(chunk: pa.RecordBatch, partition: int) -> Records:
     if not beyond.any():
         return Records(rows=rows, bad=BAD_SCHEMA.empty_table())
     # Clipped only so that the column could be made at all: a clipped record is not a row.
-    return split_bad(rows, pa.array(beyond), "its timestamp is beyond the years 1 to 9999")
+    return split_bad(rows, pa.array(beyond), _BEYOND)
 
 
 def split_bad(rows: pa.Table, is_bad: pa.Array, reason: str | pa.Array) -> Records:

@@ -330,6 +330,7 @@ def test_bad_records_carry_where_they_were(api: ApiServer, lake: Lake, topic: st
         "mine": b"x",
         "penstock.reason": b"its timestamp is beyond the years 1 to 9999",
         "penstock.topic": topic.encode(),
+        "penstock.topic-id": api.topics[topic][0].encode(),
         "penstock.partition": b"1",
         "penstock.offset": b"1",
     }
