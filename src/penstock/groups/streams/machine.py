@@ -170,8 +170,8 @@ class StreamsGroup(StreamsRoster):
             member = replace(member, about=about)
             self._put(member)
         statuses = list(self._staleness(member))
-        is_other = self._note(topology, configured)
-        if is_other or before is None or about != before.about:
+        has_changed = self._note(topology, configured)
+        if has_changed or before is None or about != before.about:
             self._bump()
         if was_empty:
             self._delay()
@@ -195,8 +195,10 @@ class StreamsGroup(StreamsRoster):
         if beat.shuts_down and not is_new_group:
             self._shut_down(beat.member_id)
         assigned_before = None if before is None else before.assigned
-        says_all = joins or after.assigned != assigned_before
-        if says_all and after.about.endpoint is not None and not is_new_group:
+        is_other = joins or after.assigned != assigned_before
+        # An answer may have been lost: Kafka's server leaves such a member without its tasks.
+        says_all = is_other or beat.owned not in (None, after.assigned)
+        if is_other and after.about.endpoint is not None and not is_new_group:
             self._endpoint_epoch += 1
         knows = beat.endpoint_epoch == self._endpoint_epoch and not is_new_group
         if configured.status is not None:
