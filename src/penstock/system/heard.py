@@ -68,6 +68,7 @@ class Cause(enum.StrEnum):
     REMOVE_FILE = "remove a file"
     REPLICA_COPY = "open the copy of a replicated service"
     REPLICA_MACHINE = "apply an entry of a replicated service"
+    REBUILD_FILE = "rebuild a damaged file of a table"
     REPLAY_LETTERS = "add dead letters to a table"
     REPAIR = "find a copy to repair from"
     SCRUB = "read all that is stored"

@@ -23,6 +23,7 @@ from penstock.model.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from penstock.pipeline.client import ClientOptions
+    from penstock.pipeline.tables.damage import TableCheck
     from penstock.pipeline.tables.job import TableSummary
     from penstock.pipeline.tables.maintenance import MaintenanceSummary
     from penstock.pipeline.tables.settings import TableSettings
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _MIB = 1 << 20
 _HOUR_MS = 3_600_000
 _SHOWN_LOST = 5
+DAMAGE_EXIT_STATUS = 1
 
 
 @click.command("table")
@@ -124,6 +126,17 @@ _SHOWN_LOST = 5
     help="Go back to the newest metadata that can be read, where the table's is lost, instead.",
 )
 @click.option(
+    "--verify",
+    is_flag=True,
+    help="Read all files of the table with their checksums instead, and name those that are "
+    "damaged; exit status 1 then.",
+)
+@click.option(
+    "--rebuild",
+    is_flag=True,
+    help="Like --verify, and make damaged files again from the log, as far as it has their rows.",
+)
+@click.option(
     "--maintain",
     is_flag=True,
     help="Maintain the table instead: join small files, expire snapshots, delete orphans.",
@@ -174,6 +187,8 @@ def command(
     adopt: bool,
     restart: bool,
     repair: bool,
+    verify: bool,
+    rebuild: bool,
     maintain: bool,
     native: bool,
     snapshot_age_hours: int | None,
@@ -188,6 +203,7 @@ def command(
     fields. The command may be stopped at any time and started on any machine; `penstock pipeline
     run` does the same on a schedule.
     """
+    from penstock.pipeline.tables.damage import check_table
     from penstock.pipeline.tables.job import run_table_once
     from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
     from penstock.pipeline.tables.native import EXTENSIONS
@@ -220,6 +236,9 @@ def command(
         return
     conf = EXTENSIONS if native else {}
     with open_pipeline(api, engine, conf=conf, warehouse=catalog.warehouse) as (client, running):
+        if verify or rebuild:
+            _print_check(check_table(client, running, settings, rebuilds=rebuild), as_json=as_json)
+            return
         if maintain:
             maintained = maintain_table(
                 client,
@@ -321,6 +340,24 @@ def _print(summary: "TableSummary") -> None:
             "retention deleted the records before the table had them",
             err=True,
         )
+
+
+def _print_check(check: "TableCheck", *, as_json: bool) -> None:
+    if as_json:
+        print_json(msgspec.to_builtins(check))
+    else:
+        click.echo(
+            f"{check.table}: {counted(check.files, 'file')} with {counted(check.rows, 'row')}: "
+            f"{len(check.damaged) + len(check.rebuilt)} damaged, {len(check.rebuilt)} rebuilt"
+        )
+        for one in check.rebuilt:
+            click.echo(f"rebuilt from the log: {one.url}: {one.detail}")
+        for one in check.damaged:
+            click.echo(f"penstock: damaged: {one.url}: {one.detail}", err=True)
+        if check.not_rebuilt:
+            click.echo(f"penstock: not rebuilt: {check.not_rebuilt}", err=True)
+    if check.damaged:
+        raise SystemExit(DAMAGE_EXIT_STATUS)
 
 
 def _print_maintained(summary: "MaintenanceSummary") -> None:
