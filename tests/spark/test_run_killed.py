@@ -73,6 +73,8 @@ class Run:
 
     def pids_in_mid_job(self, job: str) -> list[int]:
         """Of the engine process and of Java, while a job runs."""
+        # They take many seconds to start, a job a few hundredths of one.
+        eventually(lambda: len(self.status()["engine"]["pids"]) == 2, timeout_seconds=END_S)
 
         def found() -> list[int]:
             status = self.status()
@@ -104,7 +106,7 @@ def writing(topics: Topics, name: str) -> Iterator[list[int]]:
     def write() -> None:
         while not over.is_set():
             for partition in range(PARTITIONS):
-                values = [b"%d" % (written[partition] + n) for n in range(2000)]
+                values = [b"%d" % (written[partition] + n) for n in range(500)]
                 topics.write(name, values, partition=partition)
                 written[partition] += len(values)
             over.wait(0.2)
