@@ -24,7 +24,9 @@ from chaos.recording import Recorder, Sending
 if TYPE_CHECKING:
     from support.connection import Connection
 
-PAUSE_S = 0.02
+PAUSE_S = 0.1
+"""Of a producer after a record for each partition. Ten rounds per second meet each fault, and leave
+the processor to the servers."""
 SILENT = logging.getLogger("rdkafka")
 SILENT.addHandler(logging.NullHandler())
 """Clients tell of each refused connection, which here is what the test wants."""
@@ -98,7 +100,10 @@ def _confluent_producer(load: Load, incarnation: str) -> None:
                 load.recorder.sent(sending, Outcome.FAILED)
                 fatal.set()
                 break
-        producer.poll(PAUSE_S)
+        until = time.monotonic() + PAUSE_S
+        # Each answer ends a poll.
+        while (left := until - time.monotonic()) > 0:
+            producer.poll(left)
     producer.flush(SEND_TIMEOUT_S + 5)
 
 

@@ -30,6 +30,7 @@ class Recorder:
 
     history: History = field(default_factory=History)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _acked: Counter[str] = field(default_factory=Counter)
     _values: itertools.count[int] = field(default_factory=itertools.count)
 
     def sending(self, producer: str, library: str, partition: int, number: int) -> Sending:
@@ -53,6 +54,8 @@ class Recorder:
         )
         with self._lock:
             self.history.sends.append(send)
+            if outcome is Outcome.ACKED:
+                self._acked[send.library] += 1
 
     def polled(self, consumer: str, library: str, session: str, seen: list[Seen]) -> None:
         """A poll returned records."""
@@ -83,5 +86,4 @@ class Recorder:
     def acked_by_library(self) -> Counter[str]:
         """The same, of each client library that had any."""
         with self._lock:
-            sends = [send for send in self.history.sends if send.outcome is Outcome.ACKED]
-        return Counter(send.library for send in sends)
+            return Counter(self._acked)

@@ -102,7 +102,10 @@ class ProducerThread(threading.Thread):
             # While the server is away the queue grows; a bound keeps the histories readable.
             while not self.ending.is_set() and len(self.producer) > UNFLUSHED_MAX:
                 self.producer.poll(0.05)
-            self.producer.poll(self.random.uniform(0.002, 0.02))
+            until = time.monotonic() + self.random.uniform(0.01, 0.05)
+            # Each answer ends a poll. A load that takes all of the processor meets no more kills.
+            while not self.ending.is_set() and (left := until - time.monotonic()) > 0:
+                self.producer.poll(left)
         self.producer.flush(DELIVERY_SECONDS_MAX)
         self.producer.flush(0)
 
@@ -152,7 +155,7 @@ class CommitThread(threading.Thread):
             self.events.append(event)
             if turn % 10 == 0:
                 self.read_back(timeout_seconds=3)
-            self.ending.wait(0.005)
+            self.ending.wait(0.02)
 
     def read_back(self, timeout_seconds: float) -> bool:
         """Read the group's offsets; whether the server answered."""

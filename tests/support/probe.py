@@ -103,18 +103,26 @@ class Probe:
     def accepted(self, after_s: float) -> dict[int, float]:
         """By partition, when the first record that was sent after a moment was acknowledged."""
         found: dict[int, float] = {}
-        for sent in list(self.sent):
-            if sent.began_s >= after_s and sent.offset >= 0:
+        for sent in reversed(list(self.sent)):
+            if sent.began_s < after_s:
+                break
+            if sent.offset >= 0:
                 found[sent.partition] = min(sent.ended_s, found.get(sent.partition, float("inf")))
         return found
 
     def served(self, after_s: float) -> dict[int, float]:
         """By partition, when the first record that was sent after a moment was read."""
-        began = {sent.value: sent.began_s for sent in list(self.sent)}
+        since = set()
+        for sent in reversed(list(self.sent)):
+            if sent.began_s < after_s:
+                break
+            since.add(sent.value)
         found: dict[int, float] = {}
-        for read in list(self.read):
-            if began.get(read.value, 0.0) >= after_s:
-                found.setdefault(read.partition, read.at_s)
+        for read in reversed(list(self.read)):
+            if read.at_s < after_s:
+                break
+            if read.value in since:
+                found[read.partition] = read.at_s
         return found
 
     def wait_accepted(self, after_s: float, *, timeout_seconds: float = 60) -> float:
@@ -211,7 +219,7 @@ class Probe:
         consumer.assign(places)
         ready.set()
         while not self._stop.is_set():
-            for message in consumer.consume(1000, timeout=0.02):
+            for message in consumer.consume(1000, timeout=0.05):
                 if message.error() is None:
                     at_s = time.monotonic()
                     record = received(message)
