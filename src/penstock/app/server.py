@@ -37,12 +37,14 @@ from penstock.log.layout import DataLayout
 from penstock.model.errors import (
     ConflictError,
     FencedError,
+    InvalidRequestError,
     JournalOlderError,
     PenstockError,
 )
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 from penstock.recovery import directory
+from penstock.security.audit import Audit
 from penstock.security.listener import Listener
 from penstock.security.passwords import PasswordChecks
 from penstock.state.answers import AnyAnswer
@@ -53,6 +55,7 @@ from penstock.system.heard import swallowed_counts
 from penstock.system.sockets import give_up_unreachable_peers
 
 if TYPE_CHECKING:
+    from penstock.app.audit_file import AuditFile
     from penstock.app.http.callers import Callers
     from penstock.app.http.keys_api import KeySources
     from penstock.app.http_port import HttpServer
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+AUDIT_INTERVAL_S = 0.5
 _SCHEMAS_AFTER_S = 0.5
 _LEAVE_MAX_S = 5.0
 _LOOK_S = 1.0
@@ -126,6 +130,7 @@ class Server:
         self.listeners: Sequence[Listener] = ()
         """The listeners of Kafka clients, once they are bound."""
         self._passwords = PasswordChecks()
+        self._audit_file: AuditFile | None = None
         self._check_token: CheckToken | None = None
         self._secret_file = (
             SecretFile(Path(settings.cluster_secret_file)) if settings.cluster_secret_file else None
@@ -193,6 +198,7 @@ class Server:
                 clock=self._clock,
                 random=self._random,
             )
+            self._open_audit(parts)
             await parts.start()
             for bound, one in zip(kafka, self.listeners, strict=True):
                 await parts.kafka.start(
@@ -213,7 +219,19 @@ class Server:
             self._check_token = listening.token_check(self._clock)
             if self._secret_file is not None:
                 listening.add_look(self._secret_file.look)
-            jobs = [*parts.jobs(), *listening.jobs(parts.pool), count, ask, look]
+            audit_file = self._audit_file
+            audits = (
+                []
+                if audit_file is None
+                else [
+                    Job(
+                        name="audit log",
+                        interval_s=AUDIT_INTERVAL_S,
+                        run=lambda: self._in_pool(parts, audit_file.write),
+                    )
+                ]
+            )
+            jobs = [*audits, *parts.jobs(), *listening.jobs(parts.pool), count, ask, look]
             self._jobs = Jobs(jobs, on_fatal=self._on_fatal)
             self._jobs.start()
             if self.http_address is not None:
@@ -414,6 +432,41 @@ class Server:
             self._http.append(http.HttpServer(app, gate, listener))
             self._http[-1].start()
 
+    @staticmethod
+    async def _in_pool(parts: Parts, work: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(parts.pool, work)
+
+    def _open_audit(self, parts: Parts) -> None:
+        settings = self.settings
+        if not settings.audit_file:
+            return
+        from penstock.app.audit_file import AuditFile
+
+        audit = Audit(now_ms=self._clock.now_ms, sample_every=settings.audit_sample_every)
+        path = Path(settings.audit_file)
+        if self._worker:
+            path = path.with_name(f"{path.name}-worker-{self._worker}")
+        try:
+            file = AuditFile(
+                audit,
+                path,
+                bytes_max=settings.audit_file_bytes_max,
+                files_max=settings.audit_files_max,
+            )
+        except OSError as error:
+            raise InvalidRequestError(
+                "open audit log", str(path), error.strerror or str(error), "see audit_file"
+            ) from error
+        parts.broker.audit = audit
+        parts.closing.callback(file.close)
+        self._audit_file = file
+        parts.metrics.on_scrape(
+            lambda: {
+                "penstock_audit_entries": float(file.written_count),
+                "penstock_audit_entries_lost": float(audit.lost_count),
+            }
+        )
+
     def _callers(self, parts: Parts, secret: "ClusterSecret | None") -> "Callers":
         from penstock.app.http.callers import Callers
         from penstock.peers.secret import ClusterSecret
@@ -428,6 +481,7 @@ class Server:
             authority=authority,
             keys=lambda: parts.view.api_keys,
             check_token=self._check_token,
+            audit=parts.broker.audit,
             now_ms=self._clock.now_ms,
         )
 

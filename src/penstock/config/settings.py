@@ -15,6 +15,7 @@ from penstock.config.about import (
     INT32_MAX,
     KIB,
     MIB,
+    TIB,
     About,
     of_clients,
     of_groups,
@@ -375,6 +376,29 @@ class ServerSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown
             kafka="allow.everyone.if.no.acl.found",
         ),
     ] = False
+    audit_file: Annotated[
+        str,
+        of_permissions(
+            "File of the audit log: a line of JSON for each decision about what a client may do "
+            "(docs/security.md). Empty: there is none. The further workers of a host have "
+            "files of their own, with `-worker-N` at the end."
+        ),
+    ] = ""
+    audit_file_bytes_max: Annotated[
+        int,
+        of_permissions("Bytes of a file of the audit log, before the next is begun.", KIB, TIB),
+    ] = 64 << 20
+    audit_files_max: Annotated[
+        int,
+        of_permissions("Files of the audit log that are kept, the newest included.", 1, 1000),
+    ] = 8
+    audit_sample_every: Annotated[
+        int,
+        of_permissions(
+            "Of allowed reads, writes and descriptions one in so many is entered into the audit "
+            "log; 0: none, 1: all. Changes, and what is denied, are always entered."
+        ),
+    ] = 1000
     backup_targets: Annotated[
         str,
         of_permissions(

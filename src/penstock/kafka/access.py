@@ -17,6 +17,7 @@ from penstock.order.port import Heads
 from penstock.ports.clock import Clock
 from penstock.security.acl import CLUSTER_NAME, SUPPORTED, Operation, ResourceType, plain_host
 from penstock.security.acl_index import Decision
+from penstock.security.audit import Audit
 
 if TYPE_CHECKING:
     from penstock.state.read.view import StateView
@@ -186,6 +187,66 @@ class Access:
         if decision is Decision.NO_ACL:
             return authority.settings.allow_if_no_acl
         return decision is Decision.ALLOWED
+
+
+class AuditedAccess(Access):
+    """An access whose decisions are entered into the audit log, for one request.
+
+    Args:
+        inner: decides, and keeps its decisions with the connection.
+    """
+
+    __slots__ = ("_audit", "_call", "_client_id", "_inner")
+
+    def __init__(
+        self, inner: Access, audit: Audit, principal: str, host: str, call: str, client_id: str
+    ) -> None:
+        # Made for each request: the base's own start, which reads the host as an address, isn't
+        # needed, since `inner` decides.
+        self.principal = principal
+        self._host = host
+        self._inner = inner
+        self._audit = audit
+        self._call = call
+        self._client_id = client_id
+
+    @property
+    def is_unbounded(self) -> bool:
+        """See `Access`."""
+        return self._inner.is_unbounded
+
+    def error(self, operation: Operation, kind: ResourceType, name: str) -> ErrorCode:
+        """See `Access`."""
+        error = self._inner.error(operation, kind, name)
+        self._enter(operation, kind, name, error)
+        return error
+
+    def some_topic(self, operation: Operation) -> ErrorCode:
+        """See `Access`."""
+        error = self._inner.some_topic(operation)
+        self._enter(operation, ResourceType.TOPIC, "", error)
+        return error
+
+    def operations(self, kind: ResourceType, name: str) -> int:
+        """See `Access`: a describe answer's list, which no operation is done by."""
+        return self._inner.operations(kind, name)
+
+    def cluster_operations(self) -> int:
+        """See `Access`."""
+        return self._inner.cluster_operations()
+
+    def _enter(self, operation: Operation, kind: ResourceType, name: str, error: ErrorCode) -> None:
+        self._audit.decided(
+            "kafka",
+            self.principal,
+            self._host,
+            self._call,
+            self._client_id,
+            operation,
+            kind,
+            name,
+            allowed=not error,
+        )
 
 
 OPEN: Final = Access(None)

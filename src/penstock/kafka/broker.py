@@ -25,6 +25,7 @@ from penstock.system.turns import Turns
 if TYPE_CHECKING:
     from penstock.groups.coordinator import GroupCoordinator
     from penstock.log import Log
+    from penstock.security.audit import Audit
     from penstock.security.authenticator import Authenticator
     from penstock.state.read.view import StateView
 
@@ -70,6 +71,8 @@ class Broker:
     """This server's; empty: one, of PLAINTEXT. The address of the first one is the broker's own."""
     authenticator: "Authenticator | None" = None
     """Authenticates clients of listeners with SASL; None: there is none."""
+    audit: "Audit | None" = None
+    """Gathers what clients do, for the audit log; None: there is none."""
     quotas: Quotas = field(init=False)
     fetch_sessions: FetchSessions = field(init=False)
     auto_creation: AutoCreation = field(init=False)

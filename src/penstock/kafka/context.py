@@ -3,13 +3,16 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock.kafka.access import OPEN, Access
+from penstock.kafka.access import OPEN, Access, AuditedAccess
 from penstock.kafka.connection_state import ConnectionState
+from penstock.kafka.registry import APIS
 from penstock.kafka.replies import SMALL_ANSWER_BYTES
 
 if TYPE_CHECKING:
+    from penstock.kafka.access import Authority
     from penstock.kafka.broker import Broker
     from penstock.kafka.nodes import Nodes
+    from penstock.security.audit import Audit
 
 
 class RequestContext:
@@ -53,9 +56,19 @@ class RequestContext:
     @property
     def access(self) -> Access:
         """Return what says what the client may do."""
+        broker = self.broker
+        if broker.audit is not None:
+            return self._audited(broker.audit)
+        return OPEN if broker.authority is None else self._kept_access(broker.authority)
+
+    def _audited(self, audit: "Audit") -> Access:
         authority = self.broker.authority
-        if authority is None:
-            return OPEN
+        inner = OPEN if authority is None else self._kept_access(authority)
+        principal = self.connection.principal
+        call = APIS[self.api_key].name
+        return AuditedAccess(inner, audit, principal, self.client_host, call, self.client_id or "")
+
+    def _kept_access(self, authority: "Authority") -> Access:
         connection = self.connection
         known = connection.access
         if known is None or known.principal != connection.principal:

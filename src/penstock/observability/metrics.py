@@ -149,6 +149,12 @@ _TABLE: Final = (
         "page, or a foreign Host), `credentials` (401), `denied` (403: no access rule allows it).",
         "reason",
     ),
+    Metric("penstock_audit_entries", _G, "Entries of the audit log that were written."),
+    Metric(
+        "penstock_audit_entries_lost",
+        _G,
+        "Entries of the audit log that could not be written, or found no room in memory.",
+    ),
     Metric(
         "penstock_inflight_bytes",
         _G,

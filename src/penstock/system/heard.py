@@ -52,6 +52,7 @@ class Cause(enum.StrEnum):
     JOURNAL_FILE = "write journal files"
     JOURNAL_HINTS = "listen for hints of the journal"
     LOAD_CERTIFICATE = "load a certificate"
+    AUDIT = "write the audit log"
     LOAD_JWKS = "load keys of tokens"
     LOAD_SECRET = "load the cluster's secret"  # noqa: S105 - what was being done
     LOOK_UP_OBJECT = "look up an object"

@@ -7,10 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from penstock.kafka.access import OPEN, UNKNOWN_OPERATIONS, Access, AclSettings, Authority
+from penstock.kafka.broker import Broker
 from penstock.kafka.connection_state import ConnectionState
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.security.acl import CLUSTER_NAME, SUPPORTED, Operation, ResourceType
+from penstock.security.audit import Audit
 from penstock.state.changes import AclsChanged
 from penstock.state.read.view import StateView
 from support.acls import ALICE, ROOT, acl, authorize
@@ -100,3 +102,34 @@ def test_a_connection_keeps_its_access_until_it_is_another_principals(broker: An
     connection.principal = ALICE
     assert context.access is not access
     assert context.access.principal == ALICE
+
+
+def test_decisions_are_entered_where_there_is_an_audit_log(broker: Broker) -> None:
+    audit = Audit(now_ms=lambda: 7, sample_every=0)
+    connection = ConnectionState(1, NoSink())
+    connection.principal = ALICE
+    context = RequestContext(20, 6, 1, "tool", "10.0.0.1", broker, connection)
+    assert context.access is OPEN
+    broker.audit = audit
+    # Without an authorizer everything is allowed, and changes are entered.
+    assert context.access.topic(Operation.DELETE, "t") is ErrorCode.NONE
+    assert context.access.topic(Operation.READ, "t") is ErrorCode.NONE
+    authorize(broker)
+    assert context.access.topic(Operation.READ, "t") is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert context.access.some_topic(Operation.WRITE) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    connection.principal = ROOT
+    assert context.access.is_unbounded
+    assert context.access.cluster(Operation.ALTER) is ErrorCode.NONE
+    # A list of what is allowed is not something that was done.
+    context.access.operations(ResourceType.TOPIC, "t")
+    context.access.cluster_operations()
+    found = [
+        (each.principal, each.call, each.client_id, each.operation, each.resource, each.allowed)
+        for each in audit.take(100)
+    ]
+    assert found == [
+        (ALICE, "DeleteTopics", "tool", "DELETE", "t", True),
+        (ALICE, "DeleteTopics", "tool", "READ", "t", False),
+        (ALICE, "DeleteTopics", "tool", "WRITE", "", False),
+        (ROOT, "DeleteTopics", "tool", "ALTER", CLUSTER_NAME, True),
+    ]

@@ -12,6 +12,7 @@ from penstock.model.errors import InvalidRequestError, RetryableError
 from penstock.security import principals
 from penstock.security.acl import CLUSTER_NAME, Operation, ResourceType
 from penstock.security.api_key import ApiKey, parse_key
+from penstock.security.audit import Audit
 from penstock.security.errors import AuthenticationFailedError
 from penstock.security.sasl.oauthbearer import TOKEN_BYTES_MAX
 
@@ -43,9 +44,19 @@ class Caller:
         principal: who it is; "": a caller whom nothing asks.
         shown: what it has shown, for people and logs: never the credential itself.
         is_live: whether the credential still is what it was.
+        audit, host: where what it does is entered, and its address.
     """
 
-    __slots__ = ("_access", "_is_live", "has_asked", "principal", "shown")
+    __slots__ = (
+        "_access",
+        "_audit",
+        "_host",
+        "_is_live",
+        "call",
+        "has_asked",
+        "principal",
+        "shown",
+    )
 
     def __init__(
         self,
@@ -53,8 +64,15 @@ class Caller:
         access: Access,
         shown: str,
         is_live: Callable[[], bool] = lambda: True,
+        *,
+        audit: Audit | None = None,
+        host: str = "",
     ) -> None:
         self.principal = principal
+        self.call = ""
+        """The request's method and path, for the audit log."""
+        self._audit = audit
+        self._host = host
         self.shown = shown
         self._access = access
         self._is_live = is_live
@@ -79,6 +97,18 @@ class Caller:
         """
         self.has_asked = True
         error = self._access.error(operation, kind, name)
+        if self._audit is not None:
+            self._audit.decided(
+                "http",
+                self.principal,
+                self._host,
+                self.call,
+                "",
+                operation,
+                kind,
+                name,
+                allowed=not error,
+            )
         if not error:
             return True
         if error is REFUSED[kind]:
@@ -138,6 +168,7 @@ class Callers:
         keys: returns the API keys by id.
         check_token: None: tokens are not taken.
         now_ms: returns the time of the wall clock.
+        audit: None: there is no audit log.
     """
 
     def __init__(
@@ -149,7 +180,9 @@ class Callers:
         keys: Callable[[], Mapping[str, ApiKey]] = dict,
         check_token: "CheckToken | None" = None,
         now_ms: Callable[[], int] = lambda: 0,
+        audit: Audit | None = None,
     ) -> None:
+        self._audit = audit
         self._secret = secret
         self._own = own
         self._authority = authority
@@ -188,14 +221,15 @@ class Callers:
             return self._caller(principals.ANONYMOUS, host, "nothing")
         for secret in (self._secret, self._own):
             if secret is not None and secret.accepts(header):
-                return Caller(CLUSTER, OPEN, "the cluster's secret")
+                shown = "the cluster's secret"
+                return Caller(CLUSTER, OPEN, shown, audit=self._audit, host=host)
         try:
             return self._by_bearer(header, host)
         except AuthenticationFailedError:
             if self.asks:
                 raise
             # A program that knows a secret also calls servers that ask for none.
-            return EVERYONE
+            return self._caller(principals.ANONYMOUS, host, "nothing that is asked for")
 
     def _by_bearer(self, header: bytes, host: str) -> Caller:
         if header[: len(_SCHEME)].lower() != _SCHEME or len(header) > TOKEN_BYTES_MAX:
@@ -231,4 +265,9 @@ class Callers:
     ) -> Caller:
         authority = self._authority
         access = OPEN if authority is None else Access(authority, principal, host)
-        return Caller(principal, access, shown, is_live)
+        return Caller(principal, access, shown, is_live, audit=self._audit, host=host)
+
+    def note_stranger(self, host: str, call: str) -> None:
+        """Enter a caller that is refused into the audit log."""
+        if self._audit is not None:
+            self._audit.refused("http", host, call)

@@ -82,6 +82,7 @@ class Guard:
             caller = self._callers.identify(headers.get(b"authorization"), address)
         except AuthenticationFailedError as error:
             self._turn_away(HttpRefusal.CREDENTIALS, address, error.detail)
+            self._callers.note_stranger(address, f"{scope['method']} {scope['path']}")
             await _credential_needed()(scope, receive, send)
             return
         scope[_CALLER] = caller
@@ -159,6 +160,8 @@ def guarded(routes: Sequence[BaseRoute]) -> list[BaseRoute]:
 def _checked(route: Route, rule: Rule) -> Callable[[Request], object]:
     async def answer(request: Request) -> Response:
         caller = caller_of(request)
+        if caller is not EVERYONE:
+            caller.call = f"{request.method} {route.path}"
         try:
             if rule.cluster is not None:
                 caller.need_cluster(rule.cluster)

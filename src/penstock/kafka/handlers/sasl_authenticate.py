@@ -63,6 +63,8 @@ async def take(
     try:
         answer, lifetime_ms = await authenticator.take(session, message, context.client_host)
     except (AuthenticationFailedError, OverloadedError) as error:
+        if context.broker.audit is not None:
+            context.broker.audit.refused("kafka", context.client_host, "SaslAuthenticate")
         context.broker.instruments.count("failed_authentications")
         await wait(authenticator.failure_delay_s)
         if isinstance(error, OverloadedError):

@@ -62,6 +62,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
         segment_age_ms=3_600_000,
         authorizer="acl",
         cluster_secret_file=str(secret_file),
+        audit_file=str(data.parent / "audit.log"),
         backup_targets=str(data.parent / "copies"),
     ) as api:
         for name in ("hidden", "open"):
@@ -414,3 +415,28 @@ def test_the_secret_changes_without_a_stop(secured: ApiServer) -> None:
     wait_for(SECRET, 401)
     file.write_text(SECRET)
     wait_for(SECRET, 200)
+
+
+def test_what_callers_did_is_in_the_audit_log(secured: ApiServer) -> None:
+    path = Path(secured.server.settings.audit_file)
+    call(secured, "POST", '/v1/forged"', "a wrong key")
+    with As(secured, "User:dave") as dave:
+        assert call(secured, "GET", "/v1/status", dave.key)[0] == 403
+        key_id = dave.key.split("_")[1]
+        assert call(secured, "DELETE", f"/v1/keys/{key_id}", SECRET)[0] == 200
+
+    def entries() -> list[tuple[Any, ...]]:
+        found = [json.loads(text) for text in path.read_text().splitlines()]
+        return [
+            (each["principal"], each["call"], each["operation"], each["allowed"]) for each in found
+        ]
+
+    expected = {
+        ("", 'POST /v1/forged"', "AUTHENTICATE", False),
+        ("User:dave", "GET /v1/status", "DESCRIBE", False),
+        ("Cluster:secret", "DELETE /v1/keys/{key}", "ALTER", True),
+    }
+    until(lambda: expected <= set(entries()))
+    secrets = (SECRET, dave.key, dave.key.split("_", 2)[2], "a wrong key")
+    assert not any(secret in path.read_text() for secret in secrets)
+    assert path.stat().st_mode & 0o777 == 0o600
