@@ -218,6 +218,11 @@ class Asking:
             for row in found
         }
 
+    @property
+    def program(self) -> Program:
+        """The policy that is asked."""
+        return self._plans.program
+
     def facts(self) -> StoredFacts:
         """Give the facts, stored and of the context."""
         return StoredFacts(self._connection, self._plans.program.facts, self._context_facts)

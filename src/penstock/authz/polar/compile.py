@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from penstock.authz.polar import recursion
 from penstock.authz.polar.conjunction import (
+    FALSE,
     TRUE,
     Conjunction,
     Parameters,
@@ -119,7 +120,7 @@ class Writer:
             sql = self._select(start, free)
         else:
             terms = self.any_of(self.solutions(start, depth=0))
-            sql = f"SELECT 1 WHERE {' OR '.join(terms)}" if terms else "SELECT 1 WHERE 0"
+            sql = f"SELECT 1 WHERE {' OR '.join(terms)}" if terms else f"SELECT 1 WHERE {FALSE}"
         if len(sql) > SQL_CHARACTERS_MAX:
             raise TooComplexError(f"its statement has {len(sql):,} characters")
         if _nesting(sql) > PARENTHESES_MAX:
@@ -141,7 +142,7 @@ class Writer:
             items.append(Selected(tuple(outputs), found))
         selects = {self.select(each.outputs, each.found): None for each in merged(items)}
         if not selects:
-            return f"SELECT {', '.join('NULL' for _ in free)} WHERE 0"
+            return f"SELECT {', '.join('NULL' for _ in free)} WHERE {FALSE}"
         if len(selects) > SELECTS_MAX:
             raise TooComplexError(f"its statement has {len(selects)} parts")
         # UNION also makes the rows of a single SELECT unique.
@@ -189,6 +190,10 @@ class Writer:
         if len(terms) > TERMS_MAX:
             raise TooComplexError(f"a condition has {len(terms)} alternatives")
         return list(terms)
+
+    def union(self, name: str, plain: list[str], recursive: list[str]) -> str:  # noqa: ARG002
+        """Write what a recursive table has: SELECTs without it, and those from it."""
+        return recursion.union([*plain, *recursive])
 
     def alias(self, prefix: str = "t") -> str:
         """Give a name that the statement doesn't have yet."""

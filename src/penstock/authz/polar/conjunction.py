@@ -12,7 +12,8 @@ from typing import Final
 
 from penstock.authz.polar.program import Atom, Clause, Comparison, Moment, Term
 
-TRUE: Final = "1"
+TRUE: Final = "1 = 1"
+FALSE: Final = "1 = 0"
 
 
 @dataclass(frozen=True, slots=True)

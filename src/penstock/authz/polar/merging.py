@@ -13,7 +13,7 @@ from typing import Final
 
 from penstock.authz.polar.conjunction import Conjunction
 
-_DECLARED: Final = re.compile(r" AS ([a-z]+[0-9]+)\b|\b((?:calls|answers)[0-9]+) \(")
+_DECLARED: Final = re.compile(r" AS ([a-z]+[0-9]+)\b|\b((?:penstock)?(?:calls|answers)[0-9]+) \(")
 _NAME: Final = re.compile(r"\b[a-z]+[0-9]+\b")
 _EQUALS: Final = re.compile(r"(\?[0-9]+) = ([a-z]+[0-9]+\.a[0-9]+)")
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from penstock.authz.polar.conjunction import Conjunction, Parameters, bind, expression
+from penstock.authz.polar.conjunction import FALSE, Conjunction, Parameters, bind, expression
 from penstock.authz.polar.graph import Graph, Node, TooComplexError
 from penstock.authz.polar.parser import PARAMETERS_MAX
 from penstock.authz.polar.program import ANY, Atom, Clause, Program, Term
@@ -43,6 +43,10 @@ class Joiner(Protocol):
 
     def any_of(self, found: Iterator[Conjunction]) -> list[str]:
         """Write alternatives as expressions."""
+        ...
+
+    def union(self, name: str, plain: list[str], recursive: list[str]) -> str:
+        """Write what a recursive table has."""
         ...
 
     def alias(self, prefix: str = "t") -> str:
@@ -122,7 +126,7 @@ def join(joiner: Joiner, rest: Conjunction, atom: Atom, *, depth: int) -> Conjun
     return found
 
 
-_CTES: Final = ("calls", "answers")
+_CTES: Final = ("calls", "answers", "penstockcalls", "penstockanswers")
 
 
 def _is_local(found: Conjunction, text: str) -> bool:
@@ -190,14 +194,15 @@ class _Calls:
             queue += list(self._tags)[len(queue) :]
         self._width = max(1, *(len(_places(node)) for node in self._tags))
         seeds = [texts[place] for place in _places(self.node)]
-        selects = [f"SELECT {', '.join(_padded(['0', *seeds], self._width + 1))}"]
+        seed = f"SELECT {', '.join(_padded(['0', *seeds], self._width + 1))}"
+        selects = []
         for tag, outputs, found in rows:
             padded = _padded([str(tag), *outputs], self._width + 1)
             here = replace(found, sources=(f"{name} AS {alias}", *found.sources))
             selects.append(self.joiner.select(padded, here))
         columns = ", ".join(["tag", *(f"b{place}" for place in range(self._width))])
-        text = f"WITH RECURSIVE {name} ({columns}) AS ({_union(selects)})"
-        holds = " OR ".join(self._holds) or "0"
+        text = f"WITH RECURSIVE {name} ({columns}) AS ({self.joiner.union(name, [seed], selects)})"
+        holds = " OR ".join(self._holds) or FALSE
         return f"{text} SELECT 1 FROM {name} AS {alias} WHERE {holds}"  # noqa: S608
 
     def _add(
@@ -287,17 +292,20 @@ class _Answers:
         if parts.calls is not None:
             called = ", ".join(["tag", *(f"b{column}" for column in range(bound_width))])
             seeded = self.before or Conjunction()
-            selects = [self.joiner.select(_padded(["0", *values], bound_width + 1), seeded)]
-            selects += [
+            seed = self.joiner.select(_padded(["0", *values], bound_width + 1), seeded)
+            selects = [
                 self.joiner.select(_padded(outputs, bound_width + 1), found)
                 for outputs, found in parts.calls
             ]
-            ctes.append(f"{parts.calls_name} ({called}) AS ({_union(selects)})")
-        selects = [
-            self.joiner.select(_padded(outputs, width + 1), found)
-            for outputs, found in [*parts.plain, *parts.recursive]
-        ]
-        ctes.append(f"{parts.name} ({names}) AS ({_union(selects)})")
+            union = self.joiner.union(parts.calls_name, [seed], selects)
+            ctes.append(f"{parts.calls_name} ({called}) AS ({union})")
+        plain, recursive = (
+            [self.joiner.select(_padded(outputs, width + 1), found) for outputs, found in selected]
+            for selected in (parts.plain, parts.recursive)
+        )
+        ctes.append(
+            f"{parts.name} ({names}) AS ({self.joiner.union(parts.name, plain, recursive)})"
+        )
         alias = self.joiner.alias("s")
         places = _places(self.node)
         columns = ", ".join(f"{alias}.a{column} AS a{column}" for column in range(len(places)))
@@ -433,7 +441,8 @@ class _Parts:
     recursive: list[tuple[list[str], Conjunction]] = field(default_factory=list)
 
 
-def _union(selects: list[str]) -> str:
+def union(selects: list[str]) -> str:
+    """Write the UNION of SELECTs."""
     unique = list(dict.fromkeys(selects))
     if len(unique) > SELECTS_MAX:
         raise TooComplexError(f"a recursive part has {len(unique)} ways to go on")

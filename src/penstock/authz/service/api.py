@@ -12,6 +12,7 @@ from penstock.authz.service.changes import Changes
 from penstock.authz.service.directory import ADMIN, READ, WRITE, Access, Directory
 from penstock.authz.service.environment import Environment
 from penstock.authz.service.handling import Answering, Handler
+from penstock.authz.service.local import Local
 from penstock.authz.service.questions import Questions
 from penstock.authz.service.watching import Watching
 from penstock.authz.service.wire import LimitError
@@ -53,6 +54,7 @@ class Api:
         """Keys by the header that had them: hashing takes longer than many a question."""
         self._accesses_of: object = None
         read, write, all_ = READ, WRITE, ADMIN
+        local = Local()
         table: dict[tuple[str, str], tuple[str, Handler]] = {
             ("POST", "/api/authorize"): (read, questions.authorize),
             ("POST", "/api/list"): (read, questions.list),
@@ -60,6 +62,10 @@ class Api:
             ("POST", "/api/evaluate_query"): (read, questions.evaluate),
             ("POST", "/api/authorize_resources"): (read, questions.resources),
             ("POST", "/api/query"): (read, questions.query),
+            ("POST", "/api/authorize_query"): (read, local.authorize),
+            ("POST", "/api/list_query"): (read, local.list),
+            ("POST", "/api/actions_query"): (read, local.actions),
+            ("POST", "/api/evaluate_query_local"): (read, local.evaluate),
             ("POST", "/api/explain"): (read, questions.explain),
             ("POST", "/api/expect"): (read, questions.expect),
             ("GET", "/api/watch"): (read, watching.watch),
