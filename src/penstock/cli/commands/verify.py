@@ -9,7 +9,13 @@ import click
 from click.core import ParameterSource
 
 from penstock.cli.options import json_option
-from penstock.cli.pipeline_options import ApiOptions, EngineOptions, engine_options, open_pipeline
+from penstock.cli.pipeline_options import (
+    ApiOptions,
+    CatalogOptions,
+    EngineOptions,
+    engine_options,
+    open_pipeline,
+)
 from penstock.cli.progress import Progress
 from penstock.cli.tables import counted, print_json, print_table
 from penstock.config.checks import check_places
@@ -75,6 +81,27 @@ DAMAGE_EXIT_STATUS = 1
     show_default=True,
     help="With --url: how objects are reached.",
 )
+@click.option(
+    "--warehouse",
+    metavar="LOCATION",
+    default="",
+    help="With --url: verify the tables there, too, of which the cluster has notes: a directory, "
+    "or s3://BUCKET/PREFIX.",
+)
+@click.option(
+    "--catalog",
+    metavar="NAME",
+    default="penstock",
+    show_default=True,
+    help="With --warehouse: the catalog's name.",
+)
+@click.option(
+    "--catalog-property",
+    "catalog_properties",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="With --warehouse: a property of PyIceberg's catalog.",
+)
 @engine_options
 @json_option
 @click.pass_context
@@ -88,6 +115,9 @@ def command(
     urls: tuple[str, ...],
     secret_file: str,
     access: str,
+    warehouse: str,
+    catalog: str,
+    catalog_properties: tuple[str, ...],
     engine: EngineOptions,
     as_json: bool,
 ) -> None:
@@ -103,7 +133,8 @@ def command(
     between the archive's snapshots is replayed and compared with them. With --url, runs in WALs are
     read through the agents, and Spark's executors or threads share the work; the archive is
     replayed only with --access ambient, by this process, whose credentials open the bucket. The
-    command says what wasn't replayed.
+    command says what wasn't replayed. With --warehouse, the files of tables are read as well, with
+    their checksums; `penstock pipeline table --rebuild` makes damaged ones again from the log.
 
     Exit status: 0 no damage, 1 damage, 2 there is nothing to check.
     """
@@ -122,8 +153,15 @@ def command(
             with open_pipeline(api, engine) as (client, running):
                 report = verify_by_agents(client, running, watch=watch)
                 _replay(client, report)
+                if warehouse:
+                    from penstock.pipeline.verify_tables import verify_tables
+
+                    options = CatalogOptions(warehouse, catalog, catalog_properties)
+                    verify_tables(client, running, options.settings(), report)
         _print(context, report, as_json=as_json)
         return
+    if warehouse:
+        raise click.UsageError("--warehouse goes with --url")
     # An engine that the environment names is for the commands that always take one.
     given = (context.get_parameter_source(name) for name in ("engine", "master"))
     if ParameterSource.COMMANDLINE in given:
