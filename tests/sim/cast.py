@@ -14,6 +14,7 @@ from sim.producer import Producer
 from sim.readers import Consumer, Watcher
 from sim.rolling import RollingMember
 from sim.sharer import prepare_shares
+from sim.tasker import Tasker
 
 if TYPE_CHECKING:
     from sim.world import World
@@ -72,6 +73,9 @@ async def prepare_groups(world: World) -> None:
         for number in range(2 + Chance(world.seed ^ 0x726F6C6C).below(3))
     ]
     await prepare_shares(world, ROLLED_TOPIC, 2)
+    world.actors += [
+        Tasker(world, f"tasks{number}", ROLLED_TOPIC, f"process{number % 2}") for number in range(3)
+    ]
 
 
 async def _prepare_kept_short(world: World, admin: Admin) -> None:

@@ -369,7 +369,7 @@ ALL_GROUPS = Profile(
     slow_share_min=0.005,
     break_share_min=0.005,
 )
-"""Groups whose members change their protocol one by one, and share groups."""
+"""Groups whose members change their protocol one by one, share groups, and streams groups."""
 ALL_GROUPS_SHARE = 0.05
 
 

@@ -99,6 +99,7 @@ class RollingMember(Member):
             life = self.history.life_of(self.group)
             # What it must give up goes first.
             self._share &= self._wants
+            self._forget_others()
             answer = await self._beat(agent, self.generation, says_all=says_all)
             code = int(answer.error_code)
             if code in CLOSED:
@@ -131,10 +132,14 @@ class RollingMember(Member):
         self._assigned("", numbers, life)
         if self._share <= self._wants:
             self._share = set(numbers)
+        self._forget_others()
+        self.history.count("assigned by the server")
+
+    def _forget_others(self) -> None:
+        """Forget where it was in partitions that it reads no more: another member goes on there."""
         self._positions = {
             number: at for number, at in self._positions.items() if number in self._share
         }
-        self.history.count("assigned by the server")
 
     async def _read(self, agent: Agent) -> bool:
         """One step of each partition. Returns: whether the member lives still."""

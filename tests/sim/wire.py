@@ -38,6 +38,7 @@ VERSIONS = {
     "offset_for_leader_epoch": 3,
     "consumer_group_heartbeat": 1,
     "share_group_heartbeat": 1,
+    "streams_group_heartbeat": 0,
     "share_fetch": 1,
     "share_acknowledge": 1,
 }

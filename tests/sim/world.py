@@ -26,7 +26,7 @@ from penstock.replica.difference import read_difference
 from sim.actors import Actor
 from sim.admin import Admin
 from sim.agent import Agent
-from sim.cast import ROLLED_TOPIC, prepare, prepare_groups
+from sim.cast import ROLLED_PARTITIONS, ROLLED_TOPIC, prepare, prepare_groups
 from sim.chance import Chance
 from sim.cleaned import Output
 from sim.clocks import Clocks
@@ -47,6 +47,7 @@ from sim.restored import restore
 from sim.restored_in_life import restore_in_life
 from sim.rot import Rot
 from sim.sharer import Shared, check_shares
+from sim.tasker import check_tasks
 from sim.transactor import prepare_transactions
 from sim.watched import WatchedBucket, WatchedJournal
 from support.simulated.journal import JournalFaults
@@ -159,6 +160,8 @@ class World:
         """Partitions that a restore has lost."""
         self.tasks: dict[Actor, asyncio.Task[None]] = {}
         """Of the actors that are there."""
+        self.streams_tasks: dict[tuple[str, int], str] = {}
+        """Who runs each active task of the streams group."""
         self.shared: Shared | None = None
         """The records of the share group, in runs that have one."""
         self.stopping = False
@@ -403,6 +406,7 @@ class World:
             await check_transactions(self)
         if self.profile.has_groups:
             await check_shares(self, ROLLED_TOPIC)
+            await check_tasks(self, ROLLED_TOPIC, ROLLED_PARTITIONS)
         chance = Chance(self.seed ^ OLDER_STREAM)
         if chance.happens(self.profile.older_share):
             await go_back(self, chance)
