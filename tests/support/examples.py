@@ -8,7 +8,7 @@ from typing import Final
 
 from hypothesis import HealthCheck, settings
 
-EXAMPLES: Final = {"check": 8, "test": 60, "thorough": 2000}
+EXAMPLES: Final = {"check": 8, "test": 40, "thorough": 2000}
 """Of a property that costs a few milliseconds per example, by profile."""
 EXAMPLES_MIN: Final = 5
 

@@ -28,7 +28,7 @@ from unit.state.test_pipeline_properties import (
 )
 
 OLD = 3
-JOURNALS_MAX = 60
+JOURNALS_MAX = 25
 """Of each kind: what one costs is its digests."""
 
 Journal = list[tuple[int, bytes]]
