@@ -177,6 +177,7 @@ explained = st.tuples(
     st.integers(3, 13),
     st.lists(st.tuples(texts, st.lists(explained, max_size=6)), max_size=6),
 )
+@pytest.mark.slow
 def test_no_answer_is_longer_than_its_bound(version: int, asked: list[Any]) -> None:
     topics = []
     texts_bytes = 0

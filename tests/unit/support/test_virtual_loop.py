@@ -227,6 +227,7 @@ def test_seeds_interleave_differently_and_each_always_the_same() -> None:
     assert first == [_interleaving(seed) for seed in range(20)]
 
 
+@pytest.mark.slow
 def test_a_run_does_not_depend_on_the_hash_seed() -> None:
     script = (
         "from pathlib import Path; import importlib.util as u;"

@@ -258,6 +258,7 @@ def test_a_new_partition_starts_at_its_first_record(api: ApiServer, lake: Lake, 
     assert follow(api, lake, topic).offsets == {0: 1, 1: 1}
 
 
+@pytest.mark.slow
 def test_small_files_are_joined_and_rows_stay(api: ApiServer, lake: Lake, topic: str) -> None:
     for number in range(6):
         produce_values(api, topic, [b"%d" % number])
