@@ -13,7 +13,15 @@ from penstock.pipeline.tables import replay
 from penstock.pipeline.tables.replay import ReplaySummary, replay_dead_letters
 from support.api_server import NOW_MS, ApiServer
 from support.registry import Registry
-from support.tables import KilledError, Lake, follow, new_record, produce, produce_values
+from support.tables import (
+    KilledError,
+    Lake,
+    follow,
+    new_record,
+    produce,
+    produce_values,
+    records_of,
+)
 from support.typed import avro, record, typed
 
 pytestmark = pytest.mark.slow
@@ -81,6 +89,14 @@ def test_letters_become_rows_with_their_places_and_times_once(
     summary = follow(api, lake, lettered)
     assert (summary.rows, summary.offsets) == (1, {0: 7})
     assert all_rows(lake, lettered) == [*ALL, (6, 6)]
+
+
+def test_a_letter_that_is_there_twice_is_one_row(api: ApiServer, lake: Lake, lettered: str) -> None:
+    """A table that was rolled back sets its bad records aside a second time."""
+    letters = records_of(api, f"{lettered}.dlq")
+    produce(api, f"{lettered}.dlq", 0, letters)
+    assert counts(replayed(api, lake, lettered)) == (2, 0, 1, 0, 0)
+    assert all_rows(lake, lettered) == ALL
 
 
 @pytest.mark.parametrize("step", ["before", "after"])
