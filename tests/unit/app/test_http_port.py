@@ -9,12 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.app.http.callers import Callers
+from penstock.app.http.callers import Caller, Callers, DeniedError
 from penstock.app.http.gate import HttpGate, HttpLimits
 from penstock.app.http_port import HttpSources, application
+from penstock.kafka.access import OPEN, AclSettings, Authority
 from penstock.observability.metrics import Metrics
 from penstock.peers.secret import ClusterSecret
 from penstock.pipeline.api_messages import Problem
+from penstock.security.principals import ANONYMOUS
+from penstock.state.read.view import StateView
 from penstock.system import SystemClock
 
 SECRET = "0123456789abcdef"
@@ -107,3 +110,18 @@ def test_a_call_without_the_secret() -> None:
     status, headers, problem = ask("GET", "/v1/status", secret=SECRET)
     assert (status, problem.kind) == (401, "secret")
     assert b"www-authenticate" in headers
+
+
+def test_a_backup_needs_a_caller_that_shows_a_credential() -> None:
+    authority = Authority(StateView(), AclSettings(), SystemClock(), None)
+    sources = HttpSources(
+        metrics=Metrics(),
+        status=fail,
+        not_ready=str,
+        back_up=back_up,
+        callers=Callers(authority=authority),
+    )
+    # Also where rules or super_users would allow it.
+    with pytest.raises(DeniedError, match="credential"):
+        sources.need_backup(Caller(ANONYMOUS, OPEN, "nothing"))
+    sources.need_backup(Caller("User:admin", OPEN, "a key"))

@@ -10,6 +10,9 @@ from typing import Any, Self
 
 import pytest
 
+from penstock.app.api import objects as objects_module
+from penstock.app.api.grants import Grants
+from penstock.app.http.callers import DeniedError as DeniedCallerError
 from penstock.app.http.rules import RULES
 from penstock.model.errors import InvalidRequestError, NotFoundError
 from penstock.peers.secret import ClusterSecret
@@ -20,6 +23,7 @@ from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.transport import DeniedError
 from penstock.security.acl import AclBinding, Operation, PatternType, Permission, ResourceType
 from penstock.state.acl_commands import CreateAcls, DeleteAcls
+from penstock.state.commands import DeleteTopic
 from support.api_server import (
     ApiServer,
     new_key,
@@ -440,3 +444,70 @@ def test_what_callers_did_is_in_the_audit_log(secured: ApiServer) -> None:
     secrets = (SECRET, dave.key, dave.key.split("_", 2)[2], "a wrong key")
     assert not any(secret in path.read_text() for secret in secrets)
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_bytes_of_a_deleted_topic_are_a_super_users_alone(secured: ApiServer) -> None:
+    for name in ("kept", "short"):
+        secured.create(name)
+        secured.produce(name, 0, count=2)
+    secured.drain()
+    rules = [rule("User:erin", Operation.READ, name) for name in ("kept", "short")]
+    commit(secured, CreateAcls(bindings=rules))
+    (page,) = secured.client.runs([Range(ids(secured)["kept"], 0, 0, 2)])
+    (key,) = page.object_keys
+    with As(secured, "User:erin") as erin:
+        assert erin.client.get_object(key, 0, 16)
+        commit(secured, DeleteTopic(topic_id=bytes.fromhex(ids(secured)["short"])))
+        with pytest.raises(DeniedError):
+            erin.client.get_object(key, 0, 16)
+        position, length = page.rows[4:6]
+        assert erin.client.get_object(key, position, position + length)
+        # Nor may who reads some topics list the runs of all.
+        with pytest.raises(DeniedError):
+            list(erin.client.runs())
+        table = TableProgress(topic_id=ids(secured)["kept"], table="t", offsets=[])
+        own = rule("User:erin", Operation.READ, "t", ResourceType.GROUP)
+        commit(secured, CreateAcls(bindings=[own]))
+        erin.client.save_table(table)
+        with pytest.raises(DeniedError, match="delete"):
+            erin.client.drop_table(table.topic_id, "t")
+
+
+def test_near_items_are_read_one_by_one_where_all_at_once_is_denied(
+    secured: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = object_key(secured)
+    with As(secured, "User:bob") as bob:
+        whole = bob.client.get_object(key, 0, 40)
+        asked: list[tuple[int, int]] = []
+
+        def narrow(key: str, start: int, end: int, *, origin: str = "") -> bytes:
+            asked.append((start, end))
+            if end - start > 10:
+                raise DeniedError("read", key, "bytes of another topic lie between")
+            return whole[start:end]
+
+        monkeypatch.setattr(bob.objects, "get_range", narrow)
+        views = bob.objects.get_views([(key, 0, 10), (key, 30, 40)])
+        assert [bytes(view) for view in views] == [whole[:10], whole[30:40]]
+        assert asked == [(0, 40), (0, 10), (30, 40)]
+
+
+def test_an_answer_ends_where_a_rule_is_taken_back(
+    secured: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects_module, "_PIECE_BYTES", 16)
+    real, count = Grants.need_range, 0
+
+    async def taken_back(grants: Grants, *arguments: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == 4:
+            raise DeniedCallerError("read", "key", "the rule is gone")
+        await real(grants, *arguments)
+
+    monkeypatch.setattr(Grants, "need_range", taken_back)
+    path = f"/v1/pipeline/objects/{object_key(secured)}"
+    with pytest.raises(http.client.IncompleteRead) as caught:
+        call(secured, "GET", path, SECRET, range="bytes=0-127")
+    assert len(caught.value.partial) < 128
