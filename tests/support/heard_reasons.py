@@ -58,6 +58,7 @@ REASONS: Final = {
     "app/wal_volumes.py WalVolumes._take: ConflictError": LOST_RACE,
     "app/wal_volumes.py WalVolumes._take: CorruptDataError": "a line each time, with longer rests",
     # authz
+    "authz/service/decisions.py DecisionLog._run: queue.Empty": "nothing more waits",
     "authz/service/environment.py Environment.ask: (TooCostlyError, OverloadedError)": AGAIN,
     "authz/service/environment.py Environment.moved: TimeoutError": TIMER,
     "authz/service/following.py StreamFollower._outcome: TimeoutError": TOLD,

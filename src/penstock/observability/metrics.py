@@ -480,6 +480,17 @@ _TABLE: Final = (
         "Position of the shared journal that an authorization service has applied.",
     ),
     Metric(
+        "penstock_authz_logged_decisions_total",
+        _C,
+        "Questions that an authorization service has written to its log of decisions.",
+    ),
+    Metric(
+        "penstock_authz_dropped_decisions_total",
+        _C,
+        "Questions that are missing in that log: its queue was full, or its file could not be "
+        "written.",
+    ),
+    Metric(
         "penstock_authz_snapshot_position",
         _G,
         "Position of the shared journal at which the newest set of snapshots was taken, as far as "

@@ -27,6 +27,7 @@ class Cause(enum.StrEnum):
     ASK_AGENT = "ask an agent of the journal"
     ATTEMPT = "run a task of a job"
     AUTHZ_CALL = "answer a call of the authorization service"
+    AUTHZ_DECISIONS = "write the log of decisions"
     AUTHZ_JOURNAL = "open what follows a shared authorization journal"
     AUTHZ_SNAPSHOTS = "take snapshots of the authorization service"
     AUTHZ_POLICY = "set the policy of a file"

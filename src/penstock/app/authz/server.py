@@ -16,6 +16,7 @@ from penstock.app.authz.watching import file_stamp, watch
 from penstock.app.http.counts import HttpCounts
 from penstock.app.http.gate import HttpGate, HttpLimits
 from penstock.authz.service.call import Answer, Call
+from penstock.authz.service.decisions import DecisionLog, DecisionSettings
 from penstock.authz.service.handling import Answering
 from penstock.authz.service.service import (
     DEFAULT_ENVIRONMENT,
@@ -69,6 +70,8 @@ class AuthzSettings:
     snapshots: str = ""
     """URL of the store of snapshots of a shared journal; empty: none are taken."""
     snapshot_settings: SnapshotSettings = field(default_factory=SnapshotSettings)
+    decisions: DecisionSettings | None = None
+    """The log of decisions; None: there is none."""
 
 
 def within(settings: AuthzSettings, files: int) -> AuthzSettings:
@@ -123,6 +126,7 @@ class AuthzServer:
             ),
             snapshot_settings=settings.snapshot_settings,
             write_snapshot=write_snapshot_apart,
+            decisions=_decision_log(settings.decisions, clock, random),
         )
         self._random = random
         self.metrics = Metrics()
@@ -262,6 +266,10 @@ class AuthzServer:
         if shard is not None:
             found["penstock_authz_journal_confirmed_seconds"] = now_s - shard.head_confirmed_s
             found["penstock_authz_journal_position"] = float(shard.position)
+        decisions = self.service.decisions
+        if decisions is not None:
+            found["penstock_authz_logged_decisions_total"] = float(decisions.logged_count)
+            found["penstock_authz_dropped_decisions_total"] = float(decisions.dropped_count)
         archivist = self.service.archivist
         if archivist is not None:
             found["penstock_authz_snapshot_position"] = float(archivist.position)
@@ -295,6 +303,18 @@ class AuthzServer:
                 _compared_label(same): float(count) for same, count in compared.items()
             },
         }
+
+
+def _decision_log(
+    settings: DecisionSettings | None, clock: Clock, random: Random
+) -> DecisionLog | None:
+    """Open the log of decisions. Raises: InvalidRequestError: its file can't be written."""
+    if settings is None:
+        return None
+    try:
+        return DecisionLog(settings, clock=clock, random=random)
+    except OSError as error:
+        raise InvalidRequestError("open", "decision log", str(error)) from error
 
 
 class _Counted(ApiConnection):

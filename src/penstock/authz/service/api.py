@@ -9,6 +9,7 @@ import msgspec
 from penstock.authz.service.admin import Admin
 from penstock.authz.service.call import Answer, Call, answer, failure
 from penstock.authz.service.changes import Changes
+from penstock.authz.service.decisions import DecisionLog
 from penstock.authz.service.directory import ADMIN, READ, WRITE, Access, Directory
 from penstock.authz.service.environment import Environment
 from penstock.authz.service.handling import Answering, Handler
@@ -23,6 +24,7 @@ from penstock.model.errors import (
     PenstockError,
     RetryableError,
 )
+from penstock.ports.clock import Clock
 from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
@@ -47,9 +49,13 @@ class Api:
         changes: Changes,
         admin: Admin,
         watching: Watching,
+        decisions: DecisionLog | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._directory = directory
         self._environment = environment
+        self._decisions = decisions
+        self._clock = clock
         self._accesses: dict[str, Access] = {}
         """Keys by the header that had them: hashing takes longer than many a question."""
         self._accesses_of: object = None
@@ -120,6 +126,31 @@ class Api:
         if not access.allows(scope):
             return failure(403, f"this key has the scope {access.scope}; the call needs {scope}")
         environment = self._environment(access.environment)
+        if self._decisions is not None and call.path in _DECISIONS:
+            return self._logged(self._decisions, environment, access, call, handler)
+        return self._handled(environment, access, call, handler)
+
+    def _logged(
+        self,
+        log: DecisionLog,
+        environment: Environment,
+        access: Access,
+        call: Call,
+        handler: Handler,
+    ) -> Answering:
+        """Answer a question, and have it logged."""
+        assert self._clock is not None
+        since_s = self._clock.monotonic_s()
+
+        def state() -> tuple[str, int]:
+            return environment.token(environment.position), environment.policy.version
+
+        found = self._handled(environment, access, call, handler)
+        return log.follow(found, call, environment.name, access.number, state, since_s)
+
+    def _handled(
+        self, environment: Environment, access: Access, call: Call, handler: Handler
+    ) -> Answering:
         token = call.headers.get(_OFFSET_HEADER)
         if token is not None and not environment.is_reached(token):
             waited = _after(environment, token, lambda: handler(environment, access, call))
@@ -143,6 +174,10 @@ class Api:
         return access
 
 
+_DECISIONS: Final = frozenset(
+    f"/api/{name}"
+    for name in ("authorize", "authorize_resources", "list", "actions", "evaluate_query", "query")
+)
 AGENT_EVENTS: Final = (
     "tool_call_request",
     "tool_call_response",

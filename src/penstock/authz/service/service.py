@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+from penstock.authz.service import decisions
 from penstock.authz.service.admin import Admin
 from penstock.authz.service.api import Api
 from penstock.authz.service.archiving import (
@@ -27,6 +28,7 @@ from penstock.authz.service.archiving import (
     WriteSnapshot,
 )
 from penstock.authz.service.changes import Changes
+from penstock.authz.service.decisions import DecisionLog
 from penstock.authz.service.directory import ADMIN, Access, Directory
 from penstock.authz.service.environment import Environment
 from penstock.authz.service.following import SharedDirectoryWriter
@@ -70,6 +72,7 @@ class Service:
             has its own.
         snapshots: the store of snapshots of a shared journal; None: none are taken.
         write_snapshot: see `SetArchive`.
+        decisions: has the questions and their answers; it is closed here.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Service:
         snapshots: ObjectStore | None = None,
         snapshot_settings: SnapshotSettings | None = None,
         write_snapshot: WriteSnapshot = write_snapshot,
+        decisions: DecisionLog | None = None,
     ) -> None:
         self.data = data
         self._clock = clock
@@ -100,6 +104,7 @@ class Service:
         self._snapshots = snapshots
         self._snapshot_settings = snapshot_settings or SnapshotSettings()
         self._write_snapshot = write_snapshot
+        self.decisions = decisions
         self.archivist: SnapshotTurns | None = None
         self._archiving: asyncio.Task[None] | None = None
         self.shard: Shard | None = None
@@ -162,7 +167,16 @@ class Service:
         questions = Questions(self._clock, instance, self._compare)
         admin = Admin(self.directory, self._open_environment)
         watching = Watching(self._watching)
-        self.api = Api(self.directory, self.environment, questions, self.changes, admin, watching)
+        self.api = Api(
+            self.directory,
+            self.environment,
+            questions,
+            self.changes,
+            admin,
+            watching,
+            self.decisions,
+            self._clock,
+        )
 
     def environment(self, name: str) -> Environment:
         """Give an environment, opened if it isn't.
@@ -182,6 +196,8 @@ class Service:
     async def close(self) -> None:
         """End what is under way, and close the databases; idempotent."""
         await self._close_databases()
+        if self.decisions is not None:
+            await decisions.close(self.decisions)
         self._writing.shutdown()
         self._reading.shutdown()
         self._watching.shutdown()

@@ -92,6 +92,29 @@ from penstock.model.errors import InvalidRequestError
     help="Take them after this time, too, if there are any entries.",
 )
 @click.option(
+    "--decisions",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="PENSTOCK_AUTHZ_DECISIONS",
+    show_envvar=True,
+    help="Append each question and its answer to this file, as a line of JSON.",
+)
+@click.option(
+    "--decisions-share",
+    metavar="SHARE",
+    type=click.FloatRange(min=0, max=1),
+    default=1,
+    show_default=True,
+    help="Log this share of the questions, drawn by lot.",
+)
+@click.option(
+    "--decisions-redact",
+    metavar="FIELD",
+    multiple=True,
+    help="Leave out the value of this field of requests (actor_id, context_facts, ...), or"
+    " `answer`. May be repeated.",
+)
+@click.option(
     "--connections-max",
     metavar="N",
     type=click.IntRange(min=10),
@@ -119,6 +142,9 @@ def command(
     snapshots: str | None,
     snapshot_entries: int,
     snapshot_interval: float,
+    decisions: Path | None,
+    decisions_share: float,
+    decisions_redact: tuple[str, ...],
     connections_max: int,
     log_level: str,
 ) -> None:
@@ -133,6 +159,7 @@ def command(
         )
     from penstock.app.authz.run import run
     from penstock.app.authz.server import AuthzSettings
+    from penstock.authz.service.decisions import DecisionSettings
     from penstock.replica.snapshot_turns import SnapshotSettings
 
     settings = AuthzSettings(
@@ -151,6 +178,13 @@ def command(
             entries=snapshot_entries,
             interval_s=snapshot_interval,
             look_s=min(10.0, snapshot_interval),
+        ),
+        decisions=(
+            DecisionSettings(
+                path=decisions, share=decisions_share, redacted=frozenset(decisions_redact)
+            )
+            if decisions is not None
+            else None
         ),
     )
     run(settings, log_level=log_level)
