@@ -3,7 +3,7 @@
 So it is where the newer of two snapshots is lost with it.
 
 SEED=12345            runs that one seed
-PENSTOCK_POWER_SEEDS  how many new seeds a run takes, 60 unless told
+PENSTOCK_POWER_SEEDS  how many new seeds a run takes, 40 unless told
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from support.simulated.device import SimulatedDevice
 from support.simulated.randomness import SeededRandom
 from support.simulated_log import DATABASE, SimulatedLog, keep_database
 
-SEED_COUNT = int(os.environ.get("PENSTOCK_POWER_SEEDS", "60"))
+SEED_COUNT = int(os.environ.get("PENSTOCK_POWER_SEEDS", "40"))
 ONLY_SEED = os.environ.get("SEED", "")
 
 
