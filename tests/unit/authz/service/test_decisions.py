@@ -110,6 +110,13 @@ def test_a_share_is_drawn(tmp_path, share, least, most):
     assert log.dropped_count == 0
 
 
+def test_what_is_refused_is_no_decision(tmp_path):
+    log = opened(tmp_path / "log")
+    note(log, Answer(503, b'{"message":"later"}'))
+    log.close()
+    assert lines(tmp_path / "log") == []
+
+
 def test_a_long_answer_is_its_size(tmp_path):
     log = opened(tmp_path / "log")
     body = b'{"results":["' + b"x" * module.ANSWER_BYTES_MAX + b'"]}'

@@ -122,6 +122,12 @@ def test_a_number_whose_answer_is_forgotten_is_refused(replica):
     assert rows(replica) == [("n", 3)]
 
 
+def test_a_number_that_was_overtaken_moves_no_bound(replica):
+    one(replica, 1, 100)
+    one(replica, 1, 90)
+    assert one(replica, 1, 100 - hosting.ANSWERS_KEPT).kind is Kind.FORGOTTEN
+
+
 def test_clients_that_wrote_longest_ago_are_forgotten(replica, monkeypatch):
     monkeypatch.setattr(hosting, "CLIENTS_MAX", 3)
     for client in "abacd":

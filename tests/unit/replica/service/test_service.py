@@ -17,6 +17,7 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.replica import AsyncService, Machine, RefusedError, Service, Settings
+from penstock.replica.difference import read_difference
 from penstock.replica.service.comparing import Verdict, judge
 from penstock.replica.service.entries import Digest
 from penstock.replica.service.service import ITEMS_MAX
@@ -148,6 +149,15 @@ async def test_a_read_that_is_behind_its_token_fails_clearly(opened):
     one = await opened("one", settings=Settings(wait_s=0.05))
     with pytest.raises(RetryableError, match="position 9 of the token isn't here yet; 0 is"):
         await one.read(notes, token=one.token(9))
+
+
+async def test_a_read_looks_at_what_is_committed(opened):
+    """With a full disk entries are applied that no reader of the database sees."""
+    one = await opened("one")
+    answer = await one.submit("a")
+    assert one._ask(notes, answer.position) == ["a"]
+    with pytest.raises(RetryableError, match="isn't here yet"):
+        one._ask(notes, answer.position + 1)
 
 
 async def test_a_read_cannot_write(opened):
@@ -373,6 +383,7 @@ async def test_an_instance_that_differs_stops_loudly_and_is_made_again(opened, t
     assert (tmp_path / "three" / "state.sqlite.aside").exists()
     assert await three.read(notes) == [""]
     assert await three.compare()
+    await until(lambda: read_difference(tmp_path / "three" / "state.sqlite") is None)
 
 
 async def test_without_a_majority_nothing_is_submitted_and_reads_go_on(opened):
