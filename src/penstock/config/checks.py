@@ -46,8 +46,8 @@ def check_together(settings: ServerSettings) -> None:
             raise InvalidRequestError(
                 "read setting",
                 name,
-                f"{address} can be reached from other machines, and there is no encryption, "
-                "authentication or authorization yet",
+                f"{address} can be reached from other machines, and what passes there, credentials "
+                "included, is not encrypted yet",
                 "listen on 127.0.0.1, or set allow_insecure = true if the network is trusted",
             )
     if settings.wal_bytes_max < 2 * settings.wal_file_bytes:
