@@ -278,7 +278,9 @@ class StreamsDialogue:
             said += [_endpoint(one) for one in reply.partitions_by_user_endpoint]
         if reply.endpoint_information_epoch:
             said.append(f"endpoints {reply.endpoint_information_epoch}")
-        said += [f"status {one.status_code} {one.status_detail}" for one in reply.status or ()]
+        said += [
+            f"status {one.status_code} {_in_order(one.status_detail)}" for one in reply.status or ()
+        ]
         return said
 
     async def _reads(self, name: str) -> list[str]:
@@ -450,6 +452,12 @@ class StreamsDialogue:
                 f" {_shown(member.assignment)} -> {_shown(member.target_assignment)}"
             )
         return said
+
+
+def _in_order(detail: str) -> str:
+    """Sort the names of missing topics, which Kafka says in the order of their hashes."""
+    said, colon, names = detail.partition("are missing: ")
+    return said + colon + ", ".join(sorted(names.split(", ")))
 
 
 def _shown(one: Any) -> str:
