@@ -39,6 +39,7 @@ def _each_cause_has_its_line() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--order-seed", default="", help="a number, or off")
+    parser.addoption("--rewrite", action="store_true", help="write golden dialogues again")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -13,7 +13,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from penstock.records.batch import TRANSACTIONAL
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.security.acl import CLUSTER_NAME, AclBinding, Operation, ResourceType
@@ -55,22 +54,26 @@ class MakesParts(Protocol):
 class Asking:
     """Builds requests that name the topic `name`, the group g and the transactional id x."""
 
-    def __init__(self, client: MakesParts, name: str, topic_id: bytes) -> None:
+    def __init__(
+        self, client: MakesParts, name: str, topic_id: bytes, version: int | None = None
+    ) -> None:
         self.client = client
         self.name = name
         self.topic_id = uuid.UUID(bytes=topic_id)
+        self._version = version
+
+    def version(self, usual: int) -> int:
+        """The version of the request; the case's own, unless another one is asked for."""
+        return usual if self._version is None else self._version
 
     def part(self, api: str, version: int, kind: str, **fields: Any) -> Any:
-        return self.client.part(api, version, kind, **fields)
+        """A nested entity of a request, whose topic is named by its id where the version has it."""
+        fields.setdefault("topic_id", self.topic_id)
+        return self.client.part(api, self.version(version), kind, **fields)
 
-    def batch(self, *, transactional: bool) -> bytes:
+    def batch(self) -> bytes:
         record = Record(offset_delta=0, timestamp=1, key=None, value=b"v", headers=())
-        if not transactional:
-            return bytes(encode_batch([record]))
-        batch = encode_batch(
-            [record], producer_id=1, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL
-        )
-        return bytes(batch)
+        return bytes(encode_batch([record]))
 
 
 Fields = dict[str, Any]
@@ -85,9 +88,7 @@ class Case(NamedTuple):
 
 
 def _produce(asking: Asking) -> Fields:
-    data = asking.part(
-        "produce", 9, "PartitionProduceData", index=0, records=asking.batch(transactional=False)
-    )
+    data = asking.part("produce", 9, "PartitionProduceData", index=0, records=asking.batch())
     named = asking.part("produce", 9, "TopicProduceData", name=asking.name, partition_data=(data,))
     return {"transactional_id": None, "acks": -1, "timeout": SOON, "topic_data": (named,)}
 
@@ -131,11 +132,11 @@ def _list_offsets(asking: Asking) -> Fields:
     named = asking.part(
         "list_offsets", 7, "ListOffsetsTopic", name=asking.name, partitions=(wanted,)
     )
-    return {"replica_id": -1, "isolation_level": 0, "topics": (named,)}
+    return {"replica_id": -1, "isolation_level": 0, "topics": (named,), "timeout": SOON}
 
 
 def _metadata(asking: Asking) -> Fields:
-    named = asking.part("metadata", 9, "MetadataRequestTopic", name=asking.name)
+    named = asking.part("metadata", 9, "MetadataRequestTopic", name=asking.name, topic_id=None)
     return {
         "topics": (named,),
         "allow_auto_topic_creation": False,
@@ -167,6 +168,10 @@ def _offset_commit(asking: Asking) -> Fields:
 
 
 def _offset_fetch(asking: Asking) -> Fields:
+    if asking.version(9) < 8:
+        kind = "OffsetFetchRequestTopic"
+        one = asking.part("offset_fetch", 7, kind, name=asking.name, partition_indexes=(0,))
+        return {"group_id": "g", "topics": (one,), "require_stable": False}
     named = asking.part(
         "offset_fetch", 9, "OffsetFetchRequestTopics", name=asking.name, partition_indexes=(0,)
     )
@@ -209,6 +214,13 @@ def _create_topics(asking: Asking) -> Fields:
     return {"topics": (wanted,), "timeout": SOON, "validate_only": True}
 
 
+def _delete_topics(asking: Asking) -> Fields:
+    if asking.version(5) < 6:
+        return {"topic_names": (asking.name,), "timeout": SOON}
+    named = asking.part("delete_topics", 6, "DeleteTopicState", name=asking.name, topic_id=None)
+    return {"topics": (named,), "timeout": SOON}
+
+
 def _delete_records(asking: Asking) -> Fields:
     wanted = asking.part("delete_records", 2, "DeleteRecordsPartition", partition_index=0, offset=0)
     named = asking.part(
@@ -240,6 +252,18 @@ def _add_partitions(asking: Asking) -> Fields:
     named = asking.part(
         "add_partitions_to_txn", 3, "AddPartitionsToTxnTopic", name=asking.name, partitions=(0,)
     )
+    if asking.version(3) >= 4:
+        one = asking.part(
+            "add_partitions_to_txn",
+            4,
+            "AddPartitionsToTxnTransaction",
+            transactional_id="x",
+            producer_id=1,
+            producer_epoch=0,
+            verify_only=False,
+            topics=(named,),
+        )
+        return {"transactions": (one,)}
     return {
         "v3_and_below_transactional_id": "x",
         "v3_and_below_producer_id": 1,
@@ -513,7 +537,10 @@ CASES: dict[str, Case] = {
         9, _offset_fetch, (group(DESCRIBE), topic(DESCRIBE)), of_group, names_topic=True
     ),
     "find_coordinator": Case(
-        4, lambda _: {"key_type": 0, "coordinator_keys": ("g",)}, (group(DESCRIBE),), of_group
+        4,
+        lambda _: {"key_type": 0, "coordinator_keys": ("g",), "key": "g"},
+        (group(DESCRIBE),),
+        of_group,
     ),
     "join_group": Case(5, _join, (group(READ),), of_group),
     "heartbeat": Case(
@@ -527,7 +554,9 @@ CASES: dict[str, Case] = {
         (group(READ),),
         of_group,
     ),
-    "leave_group": Case(5, lambda _: {"group_id": "g", "members": ()}, (group(READ),), of_group),
+    "leave_group": Case(
+        5, lambda _: {"group_id": "g", "members": (), "member_id": "m"}, (group(READ),), of_group
+    ),
     "sync_group": Case(
         5,
         lambda _: {
@@ -535,8 +564,8 @@ CASES: dict[str, Case] = {
             "generation_id": 1,
             "member_id": "m",
             "group_instance_id": None,
-            "protocol_type": None,
-            "protocol_name": None,
+            "protocol_type": "consumer",
+            "protocol_name": "p",
             "assignments": (),
         },
         (group(READ),),
@@ -555,7 +584,7 @@ CASES: dict[str, Case] = {
     "create_topics": Case(5, _create_topics, (topic(Operation.CREATE, "new"),), of_topic),
     "delete_topics": Case(
         5,
-        lambda asking: {"topic_names": (asking.name,), "timeout": SOON},
+        _delete_topics,
         (topic(Operation.DELETE),),
         of_topic,
         names_topic=True,
@@ -668,7 +697,11 @@ CASES: dict[str, Case] = {
     ),
     "describe_cluster": Case(
         1,
-        lambda _: {"include_cluster_authorized_operations": True, "endpoint_type": 1},
+        lambda _: {
+            "include_cluster_authorized_operations": True,
+            "endpoint_type": 1,
+            "include_fenced_brokers": False,
+        },
     ),
     "describe_producers": Case(0, _producers, (topic(READ),), of_topic, names_topic=True),
     "describe_transactions": Case(
@@ -737,7 +770,7 @@ CASES: dict[str, Case] = {
     "sasl_handshake": Case(1, lambda _: {"mechanism": "PLAIN"}),
     "sasl_authenticate": Case(2, lambda _: {"auth_bytes": b""}),
     "describe_user_scram_credentials": Case(
-        0, lambda _: {"users": None}, (cluster(DESCRIBE),), of_cluster
+        0, lambda _: {"users": ()}, (cluster(DESCRIBE),), of_cluster
     ),
     "alter_user_scram_credentials": Case(0, _scram, (cluster(Operation.ALTER),), of_cluster),
     "list_config_resources": Case(

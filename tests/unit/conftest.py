@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from support.log_rig import Rig
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Known when a folder or file below is named."""
-    parser.addoption("--rewrite", action="store_true", help="write golden dialogues again")
-
-
 @pytest.fixture
 async def world(
     virtual_loop: VirtualLoop, tmp_path: Path, request: pytest.FixtureRequest

@@ -7,6 +7,7 @@ protocol it believes in (KIP-559).
 
 from typing import TYPE_CHECKING, Final
 
+from penstock.groups.errors import GroupError
 from penstock.groups.messages import SyncRequest
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
@@ -19,12 +20,18 @@ if TYPE_CHECKING:
     from kio.schema.sync_group.v5.request import SyncGroupRequest
 
 
+NAMES_FROM: Final = 5
+"""The version from which on a request has to name its protocol (KIP-559)."""
 _REFUSED: Final = {"protocol_type": None, "protocol_name": None, "assignment": b""}
 
 
 async def handle(context: RequestContext, request: "SyncGroupRequest") -> Answer:
     """Wait for the assignment."""
     types = response_types("sync_group", context.api_version)
+    if context.api_version >= NAMES_FROM and None in (request.protocol_type, request.protocol_name):
+        # Before the permission, as Kafka does: the request can't be meant for any group.
+        error = GroupError.INCONSISTENT_GROUP_PROTOCOL
+        return build(types.SyncGroupResponse, **_REFUSED, error_code=error)
     refused = context.access.group(Operation.READ, request.group_id)
     if refused:
         return build(types.SyncGroupResponse, **_REFUSED, error_code=refused)
