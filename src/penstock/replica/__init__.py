@@ -7,7 +7,8 @@ in this package is Penstock's own and may change.
 from penstock.replica.machine import StateMachine
 from penstock.replica.service.blocking import Service
 from penstock.replica.service.machine import Entry, Machine, RefusedError
-from penstock.replica.service.service import Answer, AsyncService, Settings, Status
+from penstock.replica.service.service import AsyncService
+from penstock.replica.service.values import Answer, Settings, Status
 
 __all__ = [
     "Answer",

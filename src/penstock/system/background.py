@@ -58,7 +58,8 @@ CONFIRM_ANSWER: Final = Work(name="confirm an answer")
 SERVE_WORKER: Final = Work(name="answer a worker")
 HTTP: Final = Work(name="HTTP port", matters=True)
 WATCH_POLICY: Final = Work(name="watch a policy's file", lasts=True)
-AUTHZ_SNAPSHOTS: Final = Work(name="take snapshots of the authorization service", lasts=True)
+SERVICE_SNAPSHOTS: Final = Work(name="take snapshots of a service", lasts=True)
+COMPARE_TABLES: Final = Work(name="compare the tables of a service's instances")
 COMPACTION: Final = Work(name="compaction")
 
 KINDS: Final = (
@@ -85,7 +86,8 @@ KINDS: Final = (
     SERVE_WORKER,
     HTTP,
     WATCH_POLICY,
-    AUTHZ_SNAPSHOTS,
+    SERVICE_SNAPSHOTS,
+    COMPARE_TABLES,
 )
 
 

@@ -17,6 +17,7 @@ BEGIN = ("create_task", "ensure_future")
 AWAITED = {
     "app/api/checks.py:check_objects": "gathered",
     "app/authz/connection.py:ApiConnection._begin": "its outcome is the answer",
+    "authz/service/decisions.py:DecisionLog.follow": "its outcome is the answer",
     "authz/service/following.py:SharedDirectoryWriter.submit": "its outcome is the answer",
     "authz/service/following.py:StreamFollower.submit": "its outcome is the answer",
     "app/http/progress_lines.py:progress_lines": "gathered, and its error is a line of the answer",

@@ -161,7 +161,7 @@ class Service:
                 self._shorten_tail(name)
             if self._snapshots is not None:
                 self.archivist = self._turns(self.shard, self._snapshots)
-                self._archiving = background.start(background.AUTHZ_SNAPSHOTS, self.archivist.run)
+                self._archiving = background.start(background.SERVICE_SNAPSHOTS, self.archivist.run)
         instance = self._random.token_bytes(_INSTANCE_BYTES).hex()
         self.changes = Changes(self._clock, self._reading)
         questions = Questions(self._clock, instance, self._compare)

@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from penstock.replica.service.machine import Machine
-from penstock.replica.service.service import Answer, AsyncService, Settings, Status
+from penstock.replica.service.service import AsyncService
+from penstock.replica.service.values import Answer, Settings, Status
 
 T = TypeVar("T")
 

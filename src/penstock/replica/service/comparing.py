@@ -29,6 +29,7 @@ from penstock.replica.dump import DIGEST_VERSION
 from penstock.replica.pinned import digest_pinned
 from penstock.replica.service import entries
 from penstock.replica.service.entries import Digest, Outcome
+from penstock.system import background
 from penstock.system.heard import Cause, heard
 from penstock.system.waiting import wait
 
@@ -174,7 +175,9 @@ class Comparing:
             while len(self._rounds) > ROUNDS_KEPT:
                 self._settled.discard(min(self._rounds))
                 del self._rounds[min(self._rounds)]
-            task = asyncio.get_running_loop().create_task(self._answer(outcome.position))
+            task = background.start(
+                background.COMPARE_TABLES, partial(self._answer, outcome.position)
+            )
             self._working.add(task)
             task.add_done_callback(self._working.discard)
         elif outcome.client == entries.DIGEST:

@@ -13,25 +13,22 @@ The database is a copy, and unsynced: what a power cut takes of it is read from 
 import asyncio
 import logging
 import sqlite3
-import threading
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from penstock.model.errors import (
-    ConflictError,
     CorruptDataError,
+    FatalStorageError,
     InDoubtError,
     InvalidRequestError,
     JournalOlderError,
     NotFoundError,
     OtherClusterError,
-    OverloadedError,
     PenstockError,
     RetryableError,
 )
@@ -42,19 +39,22 @@ from penstock.ports.random import Random
 from penstock.replica import copies, tokens
 from penstock.replica.applied import Applied
 from penstock.replica.arrivals import Arrivals
-from penstock.replica.database import connect_reader, state_position, translate
 from penstock.replica.difference import aside_of, set_aside_if_different
 from penstock.replica.follower import BACKOFF, Follower, FollowerSettings
 from penstock.replica.replica import Replica
 from penstock.replica.service import entries
 from penstock.replica.service.comparing import Comparing, Verdict
-from penstock.replica.service.entries import Item, Kind, Outcome
-from penstock.replica.service.hosting import ANSWERS_KEPT, HostedMachine
+from penstock.replica.service.entries import Kind, Outcome
+from penstock.replica.service.hosting import HostedMachine
 from penstock.replica.service.journals import ServiceJournal, open_journal
-from penstock.replica.service.machine import Machine, RefusedError
+from penstock.replica.service.machine import Machine
+from penstock.replica.service.reading import Readers, behind, first_row
 from penstock.replica.service.snapshots import ServiceSnapshots
+from penstock.replica.service.submitting import Submitter
+from penstock.replica.service.values import Answer, Settings, Status, answer_of
 from penstock.replica.snapshot_turns import SnapshotSettings, SnapshotTurns
 from penstock.replica.upkeep import Upkeep
+from penstock.system import background
 from penstock.system.clock import SystemClock
 from penstock.system.heard import Cause, heard
 from penstock.system.lock import DirectoryLock
@@ -67,79 +67,8 @@ T = TypeVar("T")
 
 STATE_FILE: Final = "state.sqlite"
 JOURNAL_FILE: Final = "journal.sqlite"
-ITEMS_MAX: Final = 1_000
-"""Items of one entry."""
-BYTES_MAX: Final = 1 << 20
-"""Bytes of one entry's values, but for a single larger one."""
-WAITING_MAX: Final = 10_000
-READERS: Final = 4
 _JOURNAL_ID: Final = "journal id"
 _COPIES: Final = (STATE_FILE, f"{STATE_FILE}-wal", f"{STATE_FILE}-shm")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Durations in seconds."""
-
-    wait_s: float = 4.0
-    """How long a submit waits for its answer, and a read for its token."""
-    open_s: float = 60.0
-    """How long an open waits for a journal that doesn't answer, where there is no copy yet."""
-    compare_s: float = 3_600.0
-    """Between comparisons of all instances' tables."""
-    settle_s: float = 10.0
-    """How long instances have for their answers, before one judges."""
-    snapshot_entries: int = 500_000
-    """A snapshot is taken after so many entries,"""
-    snapshot_s: float = 900.0
-    """or after this time, if there are any."""
-    look_s: float = 10.0
-    """Between looks whether a snapshot is due."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The answer to what was submitted.
-
-    Args:
-        value: the one that `apply` has returned.
-        position: of the entry.
-        token: a read with it sees at least this entry, at any instance.
-        is_repeat: the entry was applied before, and this is its answer of then.
-    """
-
-    value: Any
-    position: int
-    token: str
-    is_repeat: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
-    """The position and health of an instance.
-
-    Args:
-        position: the last entry that it has applied, at journal time `time_ms`.
-        lag_s: seconds since it is known to have had all entries; None: it isn't since its start.
-        journal_is_away: why the journal doesn't answer; "": it does.
-        failure: why this instance applies nothing more; "": it does.
-    """
-
-    position: int
-    time_ms: int
-    lag_s: float | None
-    journal_is_away: str
-    failure: str
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """An item that is going to be written. `is_sent`: it may be in the journal."""
-
-    item: Item
-    size: int
-    future: "asyncio.Future[Outcome]"
-    is_sent: bool = False
 
 
 class AsyncService:
@@ -166,12 +95,8 @@ class AsyncService:
         self._random = random
         self._lock = lock
         self._instance = copies.instance_number(folder, random)
-        self._client = f"{self._instance}-{random.token_bytes(8).hex()}"
-        self._number = 0
         self._applying = ThreadPoolExecutor(1, "apply")
-        self._reading = ThreadPoolExecutor(READERS, "read")
-        self._threads = threading.local()
-        self._readers: list[sqlite3.Connection] = []
+        self._readers = Readers(self._path)
         self._journal: ServiceJournal | None = None
         self._replica: Replica[list[Outcome]] | None = None
         self._follower: Follower[list[Outcome]] | None = None
@@ -181,10 +106,16 @@ class AsyncService:
         self._failure: PenstockError | None = None
         self._is_closed = False
         self._arrivals = Arrivals()
-        self._queue: deque[_Waiting] = deque()
-        self._sending: asyncio.Task[None] | None = None
-        self._answers: dict[bytes, asyncio.Future[Outcome]] = {}
-        """Submits that wait, by the seeds of their items: of no two they are the same."""
+        self._submitter = Submitter(
+            f"{self._instance}-{random.token_bytes(8).hex()}",
+            random=random,
+            wait_s=settings.wait_s,
+            journal=self._reached_journal,
+            written=self._nudge,
+            why_away=self._why_away,
+            is_over=lambda: self._is_closed or self._failure is not None,
+            failed=self._fail,
+        )
         self._history = b""
         self._log = b""
         self._snapshots = snapshots
@@ -269,117 +200,12 @@ class AsyncService:
             InDoubtError: no answer in time; it may still be applied. Submitted again under the same
                 client and number it is applied once.
         """
-        client, number = self._named(client, number)
         if self._comparing is not None and self._comparing.refusal is not None:
             raise self._comparing.refusal
         packed = entries.pack(value)
-        item = entries.item(client, number, self._random.token_bytes(entries.SEED_BYTES), packed)
-        outcome = await self._submitted(item, len(packed))
-        return self._answer(outcome)
-
-    async def _submitted(self, item: Item, size: int) -> Outcome:
         self._check_usable("submit")
-        if len(self._queue) >= WAITING_MAX:
-            raise OverloadedError("submit", "entry", f"{WAITING_MAX:,} are waiting", "try again")
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Outcome] = loop.create_future()
-        waiting = _Waiting(item, size, future)
-        self._answers[item.seed] = future
-        self._queue.append(waiting)
-        if self._sending is None:
-            self._sending = loop.create_task(self._send())
-        try:
-            async with asyncio.timeout(self._settings.wait_s):
-                return await future
-        except TimeoutError as error:
-            detail = f"no answer after {self._settings.wait_s:g} s{self._why_away()}"
-            if not waiting.is_sent:
-                raise RetryableError("submit", "entry", f"nothing was written: {detail}") from error
-            raise InDoubtError(
-                "submit", "entry", detail, "submit it again under the same client and number"
-            ) from error
-        finally:
-            if not waiting.is_sent and waiting in self._queue:
-                self._queue.remove(waiting)
-            del self._answers[item.seed]
-
-    async def _send(self) -> None:
-        """Append what waits, one entry at a time: what comes meanwhile shares the next."""
-        failures = 0
-        taken: list[_Waiting] = []
-        try:
-            while self._queue or taken:
-                taken = [each for each in taken if not each.future.done()]
-                size = sum(each.size for each in taken)
-                while self._queue and len(taken) < ITEMS_MAX:
-                    if taken and size + self._queue[0].size > BYTES_MAX:
-                        break
-                    taken.append(self._queue.popleft())
-                    size += taken[-1].size
-                if not taken:
-                    continue
-                journal = self._journal
-                try:
-                    if journal is None:
-                        raise RetryableError("append", "journal", self._away)
-                    for each in taken:
-                        each.is_sent = True
-                    await journal.append(entries.encode([each.item for each in taken]))
-                    assert self._follower is not None
-                    self._follower.nudge()
-                    taken, failures = [], 0
-                except RetryableError as error:
-                    heard(Cause.APPEND_ENTRY, error, logger, "an entry is sent again")
-                    failures += 1
-                    await wait(BACKOFF.after(failures))
-        except PenstockError as error:
-            self._fail(error)
-        finally:
-            self._sending = None
-            if self._queue and not self._is_closed and self._failure is None:
-                self._sending = asyncio.get_running_loop().create_task(self._send())
-
-    def _named(self, client: str | None, number: int | None) -> tuple[str, int]:
-        if (client is None) != (number is None):
-            raise InvalidRequestError("submit", "entry", "a client has a number, and the reverse")
-        if client is None or number is None:
-            self._number += 1
-            return self._client, self._number
-        if not 0 < len(client) <= entries.CLIENT_CHARACTERS_MAX or client.startswith(
-            entries.RESERVED
-        ):
-            detail = (
-                f"{client[:50]!r} isn't a client: 1 to {entries.CLIENT_CHARACTERS_MAX} characters,"
-                f" the first not {entries.RESERVED}"
-            )
-            raise InvalidRequestError("submit", "entry", detail)
-        if not 0 <= number <= entries.NUMBER_MAX:
-            raise InvalidRequestError("submit", "entry", f"{number} isn't a number of 63 bits")
-        return client, number
-
-    def _answer(self, outcome: Outcome) -> Answer:
-        match outcome.kind:
-            case Kind.REFUSED:
-                raise RefusedError(entries.unpack(outcome.value))
-            case Kind.FAILED:
-                name = entries.unpack(outcome.value)
-                detail = f"apply has failed with {name}, and nothing has changed"
-                raise InvalidRequestError("submit", "entry", detail, "see the instance's log")
-            case Kind.FORGOTTEN:
-                detail = (
-                    f"number {outcome.number} of client {outcome.client} is too old: the answers"
-                    f" to the last {ANSWERS_KEPT} are kept"
-                )
-                raise ConflictError("submit", "entry", detail)
-            case Kind.OTHER_VALUE:
-                detail = f"number {outcome.number} of client {outcome.client} had another value"
-                raise ConflictError("submit", "entry", detail, "count the number up")
-        return Answer(
-            value=entries.unpack(outcome.value),
-            position=outcome.position,
-            token=self.token(outcome.position),
-            is_repeat=outcome.is_repeat,
-        )
+        outcome = await self._submitter.submit(packed, client, number)
+        return answer_of(outcome, self.token(outcome.position))
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -396,8 +222,7 @@ class AsyncService:
         """
         position = await self._reach(token) if token is not None else 0
         self._check_usable("read", is_read=True)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._reading, self._ask, ask, position)
+        return await self._readers.ask(ask, position)
 
     def token(self, position: int | None = None) -> str:
         """Give the token of a position, or of what this instance has applied."""
@@ -419,27 +244,8 @@ class AsyncService:
             try:
                 await self._arrivals.wait(position, self._settings.wait_s)
             except TimeoutError as error:
-                raise _behind(position, self._position, self._why_away()) from error
+                raise behind(position, self._position, self._why_away()) from error
         return position
-
-    def _ask(self, ask: Callable[[sqlite3.Connection], T], position: int) -> T:
-        connection: sqlite3.Connection | None = getattr(self._threads, "reader", None)
-        try:
-            if connection is None:
-                connection = self._threads.reader = connect_reader(self._path)
-                self._readers.append(connection)
-            connection.execute("BEGIN")
-        except sqlite3.Error as error:
-            raise translate(error, "read", str(self._path)) from error
-        try:
-            found, _ = state_position(connection)
-            if found < position:
-                # The disk is full: what is applied is not committed.
-                raise _behind(position, found, " for readers")
-            return ask(connection)
-        finally:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
 
     async def catch_up(self) -> None:
         """Return once all that was in the journal at the call is applied here.
@@ -495,18 +301,19 @@ class AsyncService:
         self._end(RetryableError("use", f"service {self._machine.name}", "it is closed"))
         if self._comparing is not None:
             await self._comparing.close()
-        for task in (*self._jobs, self._sending, self._following):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
+        for task in self._jobs:
+            task.cancel()
+            await asyncio.wait([task])
+        await self._submitter.close()
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait([self._following])
         if self._upkeep is not None:
             await self._upkeep.wait()
         if self._journal is not None:
             await self._journal.close()
         self._applying.shutdown()
-        await asyncio.get_running_loop().run_in_executor(None, self._reading.shutdown)
-        for connection in self._readers:
-            connection.close()
+        await self._readers.close()
         if self._replica is not None:
             self._replica.close()
         self._lock.release()
@@ -534,7 +341,7 @@ class AsyncService:
                 raise
             self._away = str(error)
             self._open_replica("")
-            self._following = asyncio.get_running_loop().create_task(self._reach_journal())
+            self._following = background.start(background.JOURNAL_CONNECTION, self._reach_journal)
             return
         try:
             await self._begin(self._journal)
@@ -557,10 +364,8 @@ class AsyncService:
 
     async def _submit_own(self, kind: str, value: object) -> Outcome:
         """Submit an item of the library itself."""
-        packed = entries.encode_own(value)
-        self._number += 1
-        seed = self._random.token_bytes(entries.SEED_BYTES)
-        return await self._submitted(entries.item(kind, self._number, seed, packed), len(packed))
+        self._check_usable("submit")
+        return await self._submitter.submit_own(kind, value)
 
     async def _open_journal(self) -> ServiceJournal:
         async with asyncio.timeout(self._settings.open_s):
@@ -604,7 +409,7 @@ class AsyncService:
                 cluster_id=str(known),
             )
         self._log = sha256(str(known or journal_id).encode()).digest()[: tokens.LOG_BYTES]
-        (history,) = _first(self._path, "SELECT history FROM penstock_service")
+        (history,) = first_row(self._path, "SELECT history FROM penstock_service")
         self._history = bytes(history)
         self._upkeep = Upkeep(replica, self._applying, failed=self._fail)
         self._comparing = Comparing(
@@ -613,7 +418,7 @@ class AsyncService:
             version=self._machine.format_version,
             interval_s=self._settings.compare_s,
             settle_s=self._settings.settle_s,
-            executor=self._reading,
+            executor=self._readers.threads,
             clock=self._clock,
             submit=self._submit_own,
             failed=self._fail,
@@ -621,15 +426,14 @@ class AsyncService:
 
     def _in(self, store: ObjectStore, journal: ServiceJournal) -> ServiceSnapshots:
         return ServiceSnapshots(
-            store, journal_id=journal.cluster_id, path=self._path, executor=self._reading
+            store, journal_id=journal.cluster_id, path=self._path, executor=self._readers.threads
         )
 
     def _begin_jobs(self, journal: ServiceJournal) -> None:
         """Compare and take snapshots from now on."""
         assert self._comparing is not None
         assert self._replica is not None
-        loop = asyncio.get_running_loop()
-        self._jobs = [loop.create_task(self._comparing.run())]
+        self._jobs = [background.start(background.COMPARE_TABLES, self._comparing.run)]
         if self._snapshots is None:
             return
         snapshots, replica = self._in(self._snapshots, journal), self._replica
@@ -646,7 +450,7 @@ class AsyncService:
             take=lambda: snapshots.take(journal, replica.commit),
             cause=Cause.SNAPSHOT,
         )
-        self._jobs.append(loop.create_task(self._turns.run()))
+        self._jobs.append(background.start(background.SERVICE_SNAPSHOTS, self._turns.run))
 
     async def _claim(self, hold_ms: int) -> bool:
         claim = entries.Claim(self._instance, hold_ms)
@@ -664,7 +468,9 @@ class AsyncService:
             settings=FollowerSettings(),
             pins=None if self._comparing is None else self._comparing.pins,
         )
-        self._following = asyncio.get_running_loop().create_task(self._run(self._follower))
+        self._following = background.start(
+            background.FOLLOW_JOURNAL, partial(self._run, self._follower)
+        )
 
     async def _reach_journal(self) -> None:
         """Open the journal once it answers, then follow."""
@@ -697,6 +503,10 @@ class AsyncService:
             await follower.run()
         except PenstockError as error:
             self._fail(error)
+        except Exception as error:
+            detail = f"{type(error).__name__}: {error}"
+            self._fail(FatalStorageError("follow", "journal", detail, "see the log"))
+            raise
 
     async def _let_go(self) -> None:
         """Close what `_begin` has opened: the instance begins again."""
@@ -724,12 +534,19 @@ class AsyncService:
                     self._history = outcome.value
                 elif outcome.client.startswith(entries.RESERVED) and self._comparing is not None:
                     self._comparing.follow(outcome)
-                future = self._answers.get(outcome.seed)
-                if future is not None and not future.done():
-                    future.set_result(outcome)
+                self._submitter.answer(outcome)
         self._arrivals.moved(applied[-1].position)
         if self._upkeep is not None:
             self._upkeep.look()
+
+    def _reached_journal(self) -> ServiceJournal:
+        if self._journal is None:
+            raise RetryableError("append", "journal", self._away)
+        return self._journal
+
+    def _nudge(self) -> None:
+        assert self._follower is not None
+        self._follower.nudge()
 
     @property
     def _position(self) -> int:
@@ -746,9 +563,7 @@ class AsyncService:
 
     def _end(self, error: PenstockError) -> None:
         self._arrivals.fail(error)
-        for future in self._answers.values():
-            if not future.done():
-                future.set_exception(error)
+        self._submitter.end(error)
 
     def _check_usable(self, operation: str, *, is_read: bool = False) -> None:
         subject = f"service {self._machine.name}"
@@ -765,19 +580,3 @@ class AsyncService:
     def _why_away(self) -> str:
         away = self.status.journal_is_away
         return f", and the journal is away: {away}" if away else ""
-
-
-def _behind(position: int, found: int, why: str) -> RetryableError:
-    detail = f"position {position} of the token isn't here yet; {found} is{why}"
-    return RetryableError("read", "service", detail, "try again, or ask another instance")
-
-
-def _first(path: Path, sql: str) -> tuple[Any, ...]:
-    connection = connect_reader(path)
-    try:
-        row: tuple[Any, ...] = connection.execute(sql).fetchone()
-    except sqlite3.Error as error:
-        raise translate(error, "read", str(path)) from error
-    finally:
-        connection.close()
-    return row

@@ -20,7 +20,7 @@ from penstock.replica import AsyncService, Machine, RefusedError, Service, Setti
 from penstock.replica.difference import read_difference
 from penstock.replica.service.comparing import Verdict, judge
 from penstock.replica.service.entries import Digest
-from penstock.replica.service.service import ITEMS_MAX
+from penstock.replica.service.submitting import ITEMS_MAX
 from penstock.system.waiting import wait
 
 pytestmark = pytest.mark.slow
@@ -155,9 +155,9 @@ async def test_a_read_looks_at_what_is_committed(opened):
     """With a full disk entries are applied that no reader of the database sees."""
     one = await opened("one")
     answer = await one.submit("a")
-    assert one._ask(notes, answer.position) == ["a"]
+    assert await one._readers.ask(notes, answer.position) == ["a"]
     with pytest.raises(RetryableError, match="isn't here yet"):
-        one._ask(notes, answer.position + 1)
+        await one._readers.ask(notes, answer.position + 1)
 
 
 async def test_a_read_cannot_write(opened):
@@ -277,7 +277,7 @@ async def test_a_submit_in_doubt_is_applied_once(opened):
     with pytest.raises(InDoubtError, match="under the same client"):
         await one.submit("a", client="me", number=1)
     journal.append, away = append, False
-    one._settings = PATIENT
+    one._submitter._wait_s = PATIENT.wait_s
     assert (await one.submit("a", client="me", number=1)).value == 1
     assert await one.read(notes) == ["a"]
 
