@@ -1,6 +1,7 @@
 """Checks settings against one another, and warns of those that must not be overlooked. Pure."""
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from penstock.config.addresses import parse_address, parse_counts
@@ -199,23 +200,20 @@ def _refused(setting: str, detail: str, hint: str) -> InvalidRequestError:
 def warnings(settings: ServerSettings) -> list[str]:
     """Return what is allowed and yet must be said at start, one sentence each."""
     found = []
-    exposed = [
-        f"{name} on {text}"
-        for name, text in (
-            *(
-                ("Kafka", str(listener.address))
-                for listener in listeners(settings)
-                if not authenticates(listener, settings)
-            ),
-            ("HTTP", settings.http),
-            ("peers", settings.peer),
-        )
-        if text and not parse_address(text, setting=name).is_loopback
-    ]
-    if exposed:
+    anyone = _reached_from_others(
+        ("Kafka", str(listener.address))
+        for listener in listeners(settings)
+        if not authenticates(listener, settings)
+    )
+    if anyone:
         found.append(
-            f"allow_insecure: {' and '.join(exposed)} can be reached from other machines without "
-            "authentication or authorization"
+            f"allow_insecure: {anyone} can be reached from other machines, and clients are not "
+            "asked who they are"
+        )
+    plain = _reached_from_others((("HTTP", settings.http), ("peers", settings.peer)))
+    if plain:
+        found.append(
+            f"allow_insecure: {plain} can be reached from other machines, and is not encrypted"
         )
     found.extend(security_warnings(settings))
     if not settings.fsync:
@@ -224,3 +222,12 @@ def warnings(settings: ServerSettings) -> list[str]:
             "with which the server refuses to start"
         )
     return found
+
+
+def _reached_from_others(ports: Iterable[tuple[str, str]]) -> str:
+    """Name the ports that listen beyond this machine; "": none does."""
+    return " and ".join(
+        f"{name} on {text}"
+        for name, text in ports
+        if text and not parse_address(text, setting=name).is_loopback
+    )

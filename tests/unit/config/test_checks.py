@@ -88,6 +88,10 @@ def test_what_gives_up_safety_is_said_at_the_start() -> None:
     exposed = with_settings(kafka="192.0.2.1:9092", http="", allow_insecure=True)
     assert "192.0.2.1:9092" in warnings(exposed)[0]
     assert "HTTP" not in warnings(exposed)[0]
+    both = with_settings(allow_insecure=True, http="192.0.2.1:8080", peer="192.0.2.1:8081")
+    (plain,) = warnings(both)
+    assert "HTTP on 192.0.2.1:8080 and peers on 192.0.2.1:8081" in plain
+    assert "not encrypted" in plain
     assert "power cut" in warnings(with_settings(fsync=False))[0]
 
 
