@@ -150,7 +150,7 @@ def test_readers_of_nothing_are_ended_on_both_ports(tmp_path: Path) -> None:
     with used_server(tmp_path, STALL_TIMEOUT_MS="2000") as server, Strangers() as strangers:
         for _ in range(5):
             strangers.connect(server.kafka_port, api_versions(1) * 30_000, receive_bytes=4096)
-            many = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 2000
+            many = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2000
             strangers.connect(server.http_port, many, receive_bytes=4096)
         eventually(
             lambda: scrape(server.http),

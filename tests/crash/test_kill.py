@@ -131,5 +131,7 @@ def kill_while_starting(server: ServerProcess, after_seconds: float) -> None:
         return
     timer.join()
     if server.process is not None:
+        # Also where it has begun so late that the timer found no process.
+        server.process.kill()
         server.process.wait()
         server.process = None

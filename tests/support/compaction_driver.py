@@ -67,13 +67,21 @@ class KilledOnce:
         from penstock.pipeline.objects import ObjectAccess
 
         whole = ObjectAccess.put
-        if not Path(self.marker).exists():
-            Path(self.marker).write_text("here")
+        if is_first(self.marker):
             ObjectAccess.put = (before if self.step == "putting" else after)(whole)  # type: ignore[method-assign]
         try:
             return self.task(item)
         finally:
             ObjectAccess.put = whole  # type: ignore[method-assign]
+
+
+def is_first(marker: str) -> bool:
+    """Whether no process has come here before; two may come at the same time."""
+    try:
+        Path(marker).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def main(url: str, engine_name: str, step: str) -> None:

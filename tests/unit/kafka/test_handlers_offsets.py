@@ -297,12 +297,14 @@ def test_all_apis_of_the_level_are_advertised_and_produce_from_0(
                 ("group.version", 1, 1),
                 ("metadata.version", 30, 30),
                 ("share.version", 1, 1),
+                ("streams.version", 1, 1),
                 ("transaction.version", 2, 2),
             ]
             known = [
                 ("group.version", 0, 1),
                 ("metadata.version", 7, 30),
                 ("share.version", 0, 1),
+                ("streams.version", 0, 1),
                 ("transaction.version", 0, 2),
             ]
             # Clients of version 3 can't read a least level of 0.

@@ -200,7 +200,8 @@ def test_a_view_of_table_and_log_takes_no_isolation() -> None:
                 "url": "http://a:1",
                 "subscribe": "t",
                 "kafka.isolation.level": "read_uncommitted",
-            }
+            },
+            mode="batch",
         )
 
 

@@ -17,7 +17,8 @@ from penstock.pipeline.engine_choice import EngineChoice
 from penstock.pipeline.engine_process import keeper as module
 from penstock.pipeline.engine_process.keeper import EngineKeeper, EngineState, JobFailedError
 from penstock.pipeline.engine_process.leases import LeaseHolder
-from penstock.pipeline.engine_process.messages import Start
+from penstock.pipeline.engine_process.link import Link
+from penstock.pipeline.engine_process.messages import Message, Run, Start
 from penstock.pipeline.jobs import Job, JobKind, JobSettings
 from penstock.pipeline.tables.settings import CatalogSettings
 from penstock.system.backoff import Backoff
@@ -90,9 +91,18 @@ def test_one_that_is_killed_is_followed_by_another(api: ApiServer, tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_job_of_one_that_is_killed_fails_retriably_and_its_lease_is_closed(
-    api: ApiServer, tmp_path: Path
+    api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped first, it has the job and can't be through with it."""
+    is_sent = threading.Event()
+    send = Link.send
+
+    def note(link: Link, message: Message) -> None:
+        send(link, message)
+        if isinstance(message, Run):
+            is_sent.set()
+
+    monkeypatch.setattr(Link, "send", note)
     api.create("flights", 1, {"penstock.table": "iceberg"})
     api.produce("flights", 0, count=3)
     with keep(api, tmp_path) as keeper:
@@ -109,6 +119,7 @@ def test_a_job_of_one_that_is_killed_fails_retriably_and_its_lease_is_closed(
         os.kill(pid, signal.SIGSTOP)
         thread = threading.Thread(target=run)
         thread.start()
+        assert is_sent.wait(60)
         os.kill(pid, signal.SIGKILL)
         thread.join(60)
         assert "its engine ended" in str(errors[0])
@@ -164,7 +175,8 @@ from penstock.pipeline.client import PipelineClient, ClientOptions
 from penstock.pipeline.engine_choice import EngineChoice
 from penstock.pipeline.engine_process.keeper import EngineKeeper
 from penstock.pipeline.engine_process.leases import LeaseHolder
-from penstock.pipeline.engine_process.messages import Start
+from penstock.pipeline.engine_process.link import Link
+from penstock.pipeline.engine_process.messages import Message, Run, Start
 from penstock.pipeline.jobs import JobSettings
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
