@@ -90,6 +90,7 @@ def test_a_damaged_record_is_named_at_the_start_and_all_else_is_served(
         assert rig.log.uploader.damaged_bytes == rig.log.uploader.pending_bytes == run.length
         assert [one for one in runs_of(rig, first) if one.generation] == [run]
         assert path.read_bytes() == before
+        assert f"wal/{path.name}" not in rig.wal._pool._free
         # Given up, it holds nothing any more.
         (report,) = await rig.log.damage_repair.accept_loss()
         assert (report.state, report.lost) == ("lost", [(2, 3)])
@@ -98,7 +99,6 @@ def test_a_damaged_record_is_named_at_the_start_and_all_else_is_served(
             while rig.log.damaged_frames.count:
                 await asyncio.sleep(0.05)
         rig.clock.advance(3700)
-        assert f"wal/{path.name}" not in rig.wal._pool._free
         await rig.drain()
         await rig.log.uploader._release()
         assert f"wal/{path.name}" in rig.wal._pool._free
