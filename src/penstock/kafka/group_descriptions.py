@@ -1,5 +1,5 @@
 """The loop over groups that all describing APIs share, and what those of groups whose server
-assigns share besides (KIP-848, KIP-932)."""
+assigns share besides (KIP-848, KIP-932, KIP-1071)."""
 
 import uuid
 from abc import ABC, abstractmethod
@@ -147,7 +147,7 @@ class GroupDescriber(ABC, Generic[G]):
 
 
 class AssignedDescriber(GroupDescriber[G]):
-    """Describes groups of one kind whose server assigns partitions."""
+    """Describes groups of one kind whose server assigns partitions or tasks."""
 
     def missing(self, group_id: str) -> Entity:
         """See `GroupDescriber`."""
@@ -166,6 +166,7 @@ class AssignedDescriber(GroupDescriber[G]):
             group_epoch=0,
             assignment_epoch=0,
             assignor_name="",
+            topology=None,
             members=(),
             authorized_operations=UNKNOWN_OPERATIONS,
         )

@@ -10,11 +10,10 @@ from penstock.groups.streams.machine import StreamsGroup
 from penstock.groups.streams.member import StreamsMember
 from penstock.groups.streams.tasks import TaskIds, Tasks
 from penstock.groups.streams.topology import InternalTopic, Subtopology, Topology
-from penstock.kafka.access import UNKNOWN_OPERATIONS
 from penstock.kafka.answer_bounds import text_bytes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
-from penstock.kafka.group_descriptions import GroupDescriber
+from penstock.kafka.group_descriptions import AssignedDescriber
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.arrays import MadeItems
 from penstock.kafka.wire.encode import Entity
@@ -42,31 +41,12 @@ async def handle(context: RequestContext, request: "StreamsGroupDescribeRequest"
     )
 
 
-class _Describer(GroupDescriber[StreamsGroup]):
+class _Describer(AssignedDescriber[StreamsGroup]):
     group_bytes = GROUP_BYTES
     kind = "streams"
 
     def find(self, group_id: str) -> StreamsGroup | None:
         return self.context.broker.groups.streams.describe(group_id)
-
-    def missing(self, group_id: str) -> Entity:
-        return self.absent(group_id, GroupError.GROUP_ID_NOT_FOUND, self.lack(group_id))
-
-    def absent(
-        self, group_id: str, error: GroupError | ErrorCode, message: str | None = None
-    ) -> Entity:
-        return build(
-            self.types.DescribedGroup,
-            error_code=error,
-            error_message=message,
-            group_id=group_id,
-            group_state="",
-            group_epoch=0,
-            assignment_epoch=0,
-            topology=None,
-            members=(),
-            authorized_operations=UNKNOWN_OPERATIONS,
-        )
 
     async def members_bound(self, group: StreamsGroup) -> int:
         found = 0 if group.topology is None else _topology_bound(group.topology)

@@ -20,7 +20,6 @@ from pyiceberg.table import Table
 from penstock.model.errors import (
     ConflictError,
     CorruptDataError,
-    InDoubtError,
     NotFoundError,
     PenstockError,
     RetryableError,
@@ -31,9 +30,9 @@ from penstock.pipeline.engine import Engine
 from penstock.pipeline.lease import JobLease
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import read_range
-from penstock.pipeline.tables.catalog import load_table, no_table_error, open_catalog
-from penstock.pipeline.tables.columns import TYPED_PREFIX, arrow_schema
-from penstock.pipeline.tables.commit import Change, commit_change, held_by, is_committed
+from penstock.pipeline.tables.catalog import open_catalog
+from penstock.pipeline.tables.columns import arrow_schema
+from penstock.pipeline.tables.commit import Change
 from penstock.pipeline.tables.files import FilesOptions, TableFiles, files_options
 from penstock.pipeline.tables.followed import RowSchemas, settings_by
 from penstock.pipeline.tables.kinds import MODE_PROPERTY, live_files, target_of
@@ -53,6 +52,7 @@ from penstock.pipeline.tables.settings import (
     TableSettings,
     resolve,
 )
+from penstock.pipeline.tables.topic_table import TopicTable, place_prefix, topic_named
 from penstock.pipeline.tables.values import RowPlan, RowReader
 from penstock.ports.random import Random
 from penstock.system.heard import Cause, heard
@@ -60,6 +60,7 @@ from penstock.system.randomness import SystemRandom
 
 logger = logging.getLogger(__name__)
 
+_OPERATION: Final = "check table"
 _TASK_BYTES: Final = 256 << 20
 _CONFLICTS_MAX: Final = 5
 Places = dict[int, NDArray[np.int64]]
@@ -133,15 +134,13 @@ def check_table(
         CorruptDataError: the snapshot's manifests can't be read.
         RetryableError: an agent, the store or the catalog does not answer; call again later.
     """
-    topics = client.topics(names=[settings.topic]).topics
-    if not topics:
-        raise NotFoundError("check table", f"topic {settings.topic!r}", "there is no such topic")
-    settings = resolve(settings, topics[0].configs)
+    topic = topic_named(client, settings.topic, _OPERATION)
+    settings = resolve(settings, topic.configs)
     with (
         open_catalog(settings.catalog) as catalog,
         JobLease(client, kind="table", name=f"check {settings.full_name}"),
     ):
-        check = _Check(client, catalog, settings, topics[0], random or SystemRandom())
+        check = _Check(client, catalog, settings, topic, random or SystemRandom())
         files, damaged = check.find(engine)
         rebuilt: list[DamagedFile] = []
         problem = ""
@@ -156,7 +155,7 @@ def check_table(
             else:
                 rebuilt, damaged = damaged, []
     return TableCheck(
-        topic=topics[0].name,
+        topic=topic.name,
         table=settings.full_name,
         files=len(files),
         rows=sum(file.record_count for file in files),
@@ -190,16 +189,17 @@ class _Check:
         random: Random,
     ) -> None:
         self._client = client
-        self._catalog = catalog
         self._settings = settings
         self._topic = topic
         self._random = random
+        self._table = TopicTable(
+            client, catalog, settings, topic, operation=_OPERATION, cause=Cause.REBUILD_FILE
+        )
 
     def find(self, engine: Engine) -> tuple[list[DataFile], list[DamagedFile]]:
         """The files of the snapshot, and those that are damaged."""
-        table = self._load()
+        table, held = self._table.load()
         files = self._live(table)
-        held = self._held(table)
         # An upsert table's rows are of many offsets, and its ends those of its newest ones alike.
         items = [
             CheckItem(
@@ -208,7 +208,7 @@ class _Check:
                 urls=[file.file_path for file in group],
                 row_counts=[file.record_count for file in group],
                 ends=dict(held.offsets) if self._is_its_own(table, held) else {},
-                prefix=_prefix(table),
+                prefix=place_prefix(table),
             )
             for group in _groups(files)
         ]
@@ -223,13 +223,12 @@ class _Check:
                 does not say which rows they were.
         """
         for _ in range(_CONFLICTS_MAX):
-            table = self._load()
+            table, held = self._table.load()
             live = self._live(table)
             damaged = [file for file in live if file.file_path in urls]
             others = [file for file in live if file.file_path not in urls]
             if not damaged:
                 return
-            held = self._held(table)
             self._check_kind(table, held)
             if self._try(table, held, damaged, others):
                 return
@@ -262,19 +261,10 @@ class _Check:
             added=written,
             removed=damaged,
         )
-        try:
-            commit_change(table, change)
-        except ConflictError as error:
-            heard(Cause.REBUILD_FILE, error, logger, "rebuilding on top of the newer snapshot")
-            files.delete([file.url for file in written])
-            return False
-        except InDoubtError as error:
-            heard(Cause.REBUILD_FILE, error, logger, "looking whether the commit is there")
-            return is_committed(self._load(), change.name) is not None
-        return True
+        return self._table.commit(table, change, "rebuilding on top of the newer snapshot")
 
     def _bounds(self, table: Table, damaged: Sequence[DataFile]) -> _Bounds:
-        schema, prefix = table.schema(), _prefix(table)
+        schema, prefix = table.schema(), place_prefix(table)
         ids = [schema.find_field(f"{prefix}{name}").field_id for name in ("partition", "offset")]
         bounds = _Bounds()
         for file in damaged:
@@ -297,7 +287,7 @@ class _Check:
 
     def _stored(self, table: Table, others: Sequence[DataFile], bounds: _Bounds) -> Places:
         """The offsets within the bounds that other files have."""
-        prefix = _prefix(table)
+        prefix = place_prefix(table)
         names = [f"{prefix}partition", f"{prefix}offset"]
         files = TableFiles(files_options(table.io.properties))
         target = target_of(table, self._settings.target_file_bytes)
@@ -365,29 +355,17 @@ class _Check:
         owner = table.properties.get(TOPIC_ID_PROPERTY, "")
         return owner == self._topic.topic_id and set(held.holdings.topics) <= {owner}
 
-    def _held(self, table: Table) -> Held:
-        rows = self._client.tables(self._topic.topic_id)
-        name = self._settings.full_name
-        progress = next((dict(row.offsets) for row in rows if row.table == name), None)
-        return held_by(table, self._topic.topic_id, progress)
-
     def _live(self, table: Table) -> list[DataFile]:
         try:
             return list(live_files(table))
         except Exception as error:
             # Avro's, Arrow's and the store's.
             raise CorruptDataError(
-                "check table",
+                _OPERATION,
                 self._settings.full_name,
                 f"a manifest of its snapshot can't be read: {type(error).__name__}: {error}",
                 "put it back from a copy, or roll the table back to a snapshot without it",
             ) from error
-
-    def _load(self) -> Table:
-        table = load_table(self._catalog, self._settings.identifier)
-        if table is None:
-            raise no_table_error("check table", self._settings.full_name, self._settings.catalog)
-        return table
 
 
 class _Reader:
@@ -428,10 +406,6 @@ def _groups(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
         size += file.file_size_in_bytes
     if group:
         yield group
-
-
-def _prefix(table: Table) -> str:
-    return TYPED_PREFIX if f"{TYPED_PREFIX}offset" in table.schema().column_names else ""
 
 
 def _beyond(item: CheckItem, files: TableFiles, url: str, row_count: int) -> str:

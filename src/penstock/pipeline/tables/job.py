@@ -64,6 +64,7 @@ from penstock.pipeline.tables.table_state import (
     TableState,
     decode_state,
 )
+from penstock.pipeline.tables.topic_table import progress_of
 from penstock.pipeline.tables.watched import WatchedEngine
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
@@ -183,9 +184,7 @@ class TableJob:
         """See `run_table_once`."""
         began_ms = self._clock.now_ms()
         name = self._settings.full_name
-        self._progress = next(
-            (row for row in self._client.tables(self._topic.topic_id) if row.table == name), None
-        )
+        self._progress = progress_of(self._client, self._topic.topic_id, name)
         if self._progress is not None:
             self._state = decode_state(self._progress.state)
         try:

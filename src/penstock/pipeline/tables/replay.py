@@ -19,9 +19,7 @@ from pyiceberg.table import Table
 
 from penstock.model.errors import (
     ConflictError,
-    InDoubtError,
     InvalidRequestError,
-    NotFoundError,
     RetryableError,
 )
 from penstock.pipeline.api_messages import Range, TopicState
@@ -29,9 +27,9 @@ from penstock.pipeline.client import PipelineClient
 from penstock.pipeline.lease import JobLease
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import read_range
-from penstock.pipeline.tables.catalog import load_table, no_table_error, open_catalog, translated
-from penstock.pipeline.tables.columns import TYPED_PREFIX, arrow_schema
-from penstock.pipeline.tables.commit import Change, commit_change, held_by, is_committed
+from penstock.pipeline.tables.catalog import open_catalog, translated
+from penstock.pipeline.tables.columns import arrow_schema
+from penstock.pipeline.tables.commit import Change
 from penstock.pipeline.tables.files import TableFiles, files_options
 from penstock.pipeline.tables.followed import RowSchemas, settings_by
 from penstock.pipeline.tables.kinds import MODE_PROPERTY, target_of
@@ -47,6 +45,7 @@ from penstock.pipeline.tables.settings import (
     TableSettings,
     resolve,
 )
+from penstock.pipeline.tables.topic_table import TopicTable, place_prefix, topic_named
 from penstock.pipeline.tables.values import RowPlan, RowReader
 from penstock.ports.random import Random
 from penstock.system.heard import Cause, heard
@@ -57,6 +56,8 @@ logger = logging.getLogger(__name__)
 
 CHUNK_BYTES: Final = 64 << 20
 """Letters that become rows by one commit, about."""
+_OPERATION: Final = "replay dead letters"
+_AGAIN: Final = "planning the letters again"
 _CONFLICTS_MAX: Final = 20
 _REST_S: Final = 0.2
 
@@ -111,9 +112,9 @@ def replay_dead_letters(
         InvalidRequestError: the table has one row per key, or is another topic's.
         RetryableError: an agent, the store or the catalog does not answer; call again later.
     """
-    topic = _topic(client, settings.topic)
+    topic = topic_named(client, settings.topic, _OPERATION)
     settings = resolve(settings, topic.configs)
-    letters = _topic(client, settings.dead_letters)
+    letters = topic_named(client, settings.dead_letters, _OPERATION)
     with (
         open_catalog(settings.catalog) as catalog,
         JobLease(client, kind="table", name=f"replay {settings.full_name}"),
@@ -147,28 +148,29 @@ class _Replay:
         topic: TopicState,
         random: Random,
     ) -> None:
-        self._client = client
-        self._catalog = catalog
         self._settings = settings
         self._topic = topic
         self._random = random
+        self._table = TopicTable(
+            client, catalog, settings, topic, operation=_OPERATION, cause=Cause.REPLAY_LETTERS
+        )
         self.tally = _Tally()
 
     def check(self) -> None:
         """Raises: NotFoundError, InvalidRequestError: see `replay_dead_letters`."""
-        table = self._load()
+        table, held = self._table.load()
         name = self._settings.full_name
         owner = table.properties.get(TOPIC_ID_PROPERTY, "")
         if owner != self._topic.topic_id:
             raise InvalidRequestError(
-                "replay dead letters",
+                _OPERATION,
                 name,
                 f"it holds rows of topic {owner}, and {self._topic.name} is {self._topic.topic_id}",
                 "--table names another one",
             )
-        if set(self._held(table).holdings.topics) - {self._topic.topic_id}:
+        if set(held.holdings.topics) - {self._topic.topic_id}:
             raise InvalidRequestError(
-                "replay dead letters",
+                _OPERATION,
                 name,
                 "it holds rows of a deleted topic too, whose partitions and offsets are those of "
                 f"{self._topic.name} again: which rows are there can't be said",
@@ -176,7 +178,7 @@ class _Replay:
             )
         if table.properties.get(MODE_PROPERTY, APPEND) == UPSERT:
             raise InvalidRequestError(
-                "replay dead letters",
+                _OPERATION,
                 name,
                 "it has one row per key: whether a letter is older than what became of its key, "
                 "which may be deleted, only the log says",
@@ -197,16 +199,15 @@ class _Replay:
 
     def _try(self, records: pa.Table) -> bool:
         """Return whether it is through; if not, another commit was first."""
-        table = self._load()
-        held = self._held(table)
+        table, held = self._table.load()
         is_held = _is_held(records, held)
         try:
             table, rows, bad = self._rows(table, records.filter(is_held))
         except ConflictError as error:
             # Another driver let the columns follow a schema meanwhile.
-            heard(Cause.REPLAY_LETTERS, error, logger, "planning the letters again")
+            heard(Cause.REPLAY_LETTERS, error, logger, _AGAIN)
             return False
-        is_new = _is_new(table, rows, self._prefix(table))
+        is_new = _is_new(table, rows, place_prefix(table))
         new = rows.filter(is_new)
         if new.num_rows and not self._commit(table, held, new):
             return False
@@ -243,16 +244,8 @@ class _Replay:
             before=held.holdings,
             added=written,
         )
-        try:
-            commit_change(table, change)
-        except ConflictError as error:
-            heard(Cause.REPLAY_LETTERS, error, logger, "planning the letters again")
-            files.delete([file.url for file in written])
+        if not self._table.commit(table, change, _AGAIN):
             return False
-        except InDoubtError as error:
-            heard(Cause.REPLAY_LETTERS, error, logger, "looking whether the commit is there")
-            if is_committed(self._load(), change.name) is None:
-                return False
         self.tally.commits += 1
         return True
 
@@ -262,31 +255,6 @@ class _Replay:
         with PartitionedWriter(target, files, name=lambda n: f"{stem}-{n:03}") as writer:
             writer.add(rows)
             return writer.finish()
-
-    def _load(self) -> Table:
-        table = load_table(self._catalog, self._settings.identifier)
-        if table is None:
-            raise no_table_error(
-                "replay dead letters", self._settings.full_name, self._settings.catalog
-            )
-        return table
-
-    def _held(self, table: Table) -> Held:
-        rows = self._client.tables(self._topic.topic_id)
-        progress = next(
-            (dict(row.offsets) for row in rows if row.table == self._settings.full_name), None
-        )
-        return held_by(table, self._topic.topic_id, progress)
-
-    def _prefix(self, table: Table) -> str:
-        return TYPED_PREFIX if f"{TYPED_PREFIX}offset" in table.schema().column_names else ""
-
-
-def _topic(client: PipelineClient, name: str) -> TopicState:
-    topics = client.topics(names=[name]).topics
-    if not topics:
-        raise NotFoundError("replay dead letters", f"topic {name!r}", "there is no such topic")
-    return topics[0]
 
 
 def _chunks(

@@ -45,6 +45,7 @@ from penstock.pipeline.tables.settings import (
     schema_text_of,
     with_policies,
 )
+from penstock.pipeline.tables.topic_table import progress_of
 from penstock.pipeline.tables.union_plan import UnionPlan, cleaned_since, lost_error, plan_union
 from penstock.pipeline.tables.upsert import check_buckets
 from penstock.pipeline.tables.values import RowPlan, SchemaIds
@@ -276,11 +277,6 @@ def _settled(client: PipelineClient, topic_id: str, name: str) -> TopicState:
     )
 
 
-def _progress(client: PipelineClient, topic_id: str, name: str) -> dict[int, int] | None:
-    rows = (row for row in client.tables(topic_id) if row.table == name)
-    return next((dict(row.offsets) for row in rows), None)
-
-
 def _load(
     client: PipelineClient,
     catalog: Catalog,
@@ -290,14 +286,15 @@ def _load(
 ) -> tuple[Table, UnionPlan]:
     """The table's newest snapshot, and what of the log it lacks."""
     # Before the table is loaded: progress that is newer would say more than it holds.
-    progress = _progress(client, topic.topic_id, name)
+    progress = progress_of(client, topic.topic_id, name)
     table = load_table(catalog, tuple(name.split(".")))
     if table is None:
         raise no_table_error(
             "read table and log", name, settings.catalog, "view=log reads the topic alone"
         )
     _check_owner(table, topic)
-    held = held_by(table, topic.topic_id, progress)
+    offsets = None if progress is None else dict(progress.offsets)
+    held = held_by(table, topic.topic_id, offsets)
     now = _look(client, topic.topic_id, topic.name)
     plan = plan_union(
         topic.topic_id,

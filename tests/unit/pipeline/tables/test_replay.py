@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.model.errors import InDoubtError, InvalidRequestError, NotFoundError
-from penstock.pipeline.tables import replay
+from penstock.pipeline.tables import topic_table
 from penstock.pipeline.tables.replay import ReplaySummary, replay_dead_letters
 from support.api_server import NOW_MS, ApiServer
 from support.registry import Registry
@@ -104,7 +104,7 @@ def test_a_letter_that_is_there_twice_is_one_row(api: ApiServer, lake: Lake, let
 def test_kills_and_other_drivers_double_and_lose_nothing(
     api: ApiServer, lake: Lake, lettered: str, monkeypatch: pytest.MonkeyPatch, what: str, step: str
 ) -> None:
-    real: Callable[..., int] = replay.commit_change
+    real: Callable[..., int] = topic_table.commit_change
     produce_values(api, lettered, [b'{"a":6}'])
     met: list[None] = []
 
@@ -129,7 +129,7 @@ def test_kills_and_other_drivers_double_and_lose_nothing(
             meanwhile()
         return answer
 
-    monkeypatch.setattr(replay, "commit_change", commit)
+    monkeypatch.setattr(topic_table, "commit_change", commit)
     if what == "killed":
         with pytest.raises(KilledError):
             replayed(api, lake, lettered)
