@@ -116,7 +116,7 @@ class Load:
 
     @property
     def megabytes(self) -> float:
-        """Of the batches that were answered, in 1e6 bytes."""
+        """Give the size of the batches that were answered, in MB (1e6 bytes)."""
         return len(self.waited_s) * len(self._batch) / 1e6
 
     async def run(self, seconds: float) -> None:

@@ -16,7 +16,7 @@ from penstock.groups.consumer.machine import ConsumerGroup
 from penstock.groups.consumer.member import JOINING_EPOCH
 from penstock.groups.consumer.messages import Heartbeat, HeartbeatReply
 from penstock.groups.deletion import GroupDeletion
-from penstock.groups.errors import GroupError
+from penstock.groups.errors import GroupError, level_needed
 from penstock.groups.expiry import GroupExpiry
 from penstock.groups.generations import GroupState
 from penstock.groups.journal import GroupJournal
@@ -277,10 +277,7 @@ class GroupCoordinator:
         if error is not GroupError.NONE:
             return HeartbeatReply(error=error)
         if self._view.feature_level < MEMBERS_LEVEL:
-            message = (
-                f"feature level {MEMBERS_LEVEL} is needed, {self._view.feature_level} is on:"
-                " upgrade the agents that know less"
-            )
+            message = level_needed(MEMBERS_LEVEL, self._view.feature_level)
             return HeartbeatReply(error=GroupError.UNSUPPORTED_VERSION, message=message)
         joins = beat.epoch == JOINING_EPOCH
         try:

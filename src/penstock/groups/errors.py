@@ -44,3 +44,8 @@ class GroupError(enum.IntEnum):
     INVALID_REGULAR_EXPRESSION = 128
     STREAMS_INVALID_TOPOLOGY = 130
     SHARE_SESSION_LIMIT_REACHED = 133
+
+
+def level_needed(level: int, current: int) -> str:
+    """Say that a kind of group waits for a feature level."""
+    return f"feature level {level} is needed, {current} is on: upgrade the agents that know less"

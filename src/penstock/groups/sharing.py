@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.groups.consumer.catalog import ViewCatalog
-from penstock.groups.errors import GroupError
+from penstock.groups.errors import GroupError, level_needed
 from penstock.groups.memory import GroupMemory, LoadedGroup, TooManyGroupsError
 from penstock.groups.ownership import NotServedError
 from penstock.groups.settings import GroupSettings
@@ -158,10 +158,7 @@ class ShareGroups:
         if fault:
             return ShareHeartbeatReply(error=GroupError.INVALID_REQUEST, message=fault)
         if self._view.feature_level < SHARES_LEVEL:
-            message = (
-                f"feature level {SHARES_LEVEL} is needed, {self._view.feature_level} is on:"
-                " upgrade the agents that know less"
-            )
+            message = level_needed(SHARES_LEVEL, self._view.feature_level)
             return ShareHeartbeatReply(error=GroupError.UNSUPPORTED_VERSION, message=message)
         joins = beat.epoch == JOINING_EPOCH
         try:

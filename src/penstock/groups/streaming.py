@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.groups.consumer.catalog import ViewCatalog
 from penstock.groups.consumer.member import JOINING_EPOCH, LEAVING_EPOCH
-from penstock.groups.errors import GroupError
+from penstock.groups.errors import GroupError, level_needed
 from penstock.groups.generations import GroupState
 from penstock.groups.memory import GroupMemory, LoadedGroup, TooManyGroupsError
 from penstock.groups.ownership import NotServedError
@@ -58,10 +58,7 @@ class StreamsGroups:
         if refusal is not None:
             return refusal
         if self._view.feature_level < STREAMS_LEVEL:
-            message = (
-                f"feature level {STREAMS_LEVEL} is needed, {self._view.feature_level} is on:"
-                " upgrade the agents that know less"
-            )
+            message = level_needed(STREAMS_LEVEL, self._view.feature_level)
             return StreamsReply(error=GroupError.UNSUPPORTED_VERSION, message=message)
         joins = beat.epoch == JOINING_EPOCH
         try:

@@ -17,6 +17,7 @@ from penstock.groups.consumer.member import (
     ConsumerMember,
     MemberState,
 )
+from penstock.groups.consumer.member_commits import MemberCommits
 from penstock.groups.consumer.messages import Catalog, Effect, Heartbeat, HeartbeatReply
 from penstock.groups.consumer.partitions import NONE
 from penstock.groups.consumer.roster import REST_TIMER, updated
@@ -25,7 +26,7 @@ from penstock.groups.errors import GroupError
 from penstock.groups.messages import CancelTimer, Reply, Timer
 
 
-class ConsumerGroup(ClassicMembers):
+class ConsumerGroup(MemberCommits[ConsumerMember], ClassicMembers):
     """One group. Made empty; `restore` gives back what is journaled of it."""
 
     __slots__ = ()
@@ -47,27 +48,6 @@ class ConsumerGroup(ClassicMembers):
             self._members_gone()
         return self._take()
 
-    def commit(self, member_id: str, instance_id: str | None, generation: int) -> GroupError:
-        """Decide if a commit of offsets is allowed now. Generation -1 without a member is an
-        administrator's."""
-        del instance_id  # A static member that was replaced is another member id.
-        if self.is_dead:
-            return GroupError.COORDINATOR_NOT_AVAILABLE
-        if generation < 0 and not self.members:
-            return GroupError.NONE
-        return self.check_epoch(member_id, generation)
-
-    def commit_in_transaction(
-        self, member_id: str, instance_id: str | None, generation: int
-    ) -> GroupError:
-        """Decide the same of offsets that a transaction holds; older versions name no member."""
-        if generation < 0 and not member_id and instance_id is None and not self.is_dead:
-            return GroupError.NONE
-        error = self.commit(member_id, instance_id, generation)
-        if error is GroupError.STALE_MEMBER_EPOCH:
-            return GroupError.ILLEGAL_GENERATION
-        return error
-
     def check_epoch(self, member_id: str, epoch: int) -> GroupError:
         """Compare the epoch that a member names with its own."""
         member = self.members.get(member_id)
@@ -77,11 +57,6 @@ class ConsumerGroup(ClassicMembers):
             return GroupError.NONE
         is_classic = member.classic is not None
         return GroupError.ILLEGAL_GENERATION if is_classic else GroupError.STALE_MEMBER_EPOCH
-
-    def commit_seen(self, member_id: str) -> list[Effect]:
-        """A commit does not begin a session again: members send heartbeats in every state."""
-        del member_id
-        return []
 
     def timer_fired(self, timer: Timer) -> list[Effect]:
         """A timer's time has passed."""

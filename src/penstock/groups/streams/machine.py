@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from msgspec.structs import replace
 
 from penstock.groups.consumer.member import JOINING_EPOCH, LEAVING_EPOCH, MemberState
+from penstock.groups.consumer.member_commits import MemberCommits
 from penstock.groups.consumer.messages import Catalog
 from penstock.groups.errors import GroupError
 from penstock.groups.messages import CancelTimer, Reply, Timer
@@ -37,7 +38,7 @@ class _RefusedError(Exception):
         self.reply = StreamsReply(error=error, message=message)
 
 
-class StreamsGroup(StreamsRoster):
+class StreamsGroup(MemberCommits[StreamsMember], StreamsRoster):
     """One group. Made empty; `restore` gives back what is journaled of it."""
 
     def __init__(
@@ -67,27 +68,6 @@ class StreamsGroup(StreamsRoster):
         self._effects += self._saves.reply(Reply(request, reply))
         return self._take()
 
-    def commit(self, member_id: str, instance_id: str | None, generation: int) -> GroupError:
-        """Decide if a commit of offsets is allowed now. Generation -1 without a member is an
-        administrator's."""
-        del instance_id
-        if self.is_dead:
-            return GroupError.COORDINATOR_NOT_AVAILABLE
-        if generation < 0 and not self.members:
-            return GroupError.NONE
-        return self.check_epoch(member_id, generation)
-
-    def commit_in_transaction(
-        self, member_id: str, instance_id: str | None, generation: int
-    ) -> GroupError:
-        """Decide the same of offsets that a transaction holds; older versions name no member."""
-        if generation < 0 and not member_id and instance_id is None and not self.is_dead:
-            return GroupError.NONE
-        error = self.commit(member_id, instance_id, generation)
-        if error is GroupError.STALE_MEMBER_EPOCH:
-            return GroupError.ILLEGAL_GENERATION
-        return error
-
     def check_epoch(self, member_id: str, epoch: int) -> GroupError:
         """Compare the epoch that a member names with its own."""
         member = self.members.get(member_id)
@@ -104,11 +84,6 @@ class StreamsGroup(StreamsRoster):
         subtopology = self.topology.reader_of(topic)
         since = None if subtopology is None else member.since.get((subtopology, partition))
         return since is not None and since <= epoch
-
-    def commit_seen(self, member_id: str) -> list[Effect]:
-        """A commit does not begin a session again: members send heartbeats in every state."""
-        del member_id
-        return []
 
     def timer_fired(self, timer: Timer) -> list[Effect]:
         """A timer's time has passed."""
